@@ -20,6 +20,7 @@ use skein_identity::Identity;
 use skein_inventory::HostsFile;
 use skein_journal::OpenError;
 use skein_link::ListenError;
+use skein_metrics::{ScrapeAddress, ScrapeError, ScrapeServer};
 use skein_network::WantedConnections;
 use thiserror::Error;
 use tracing::{info, warn};
@@ -32,6 +33,7 @@ use crate::controllers::{
 };
 use crate::dirs::Dirs;
 use crate::host_update::{HostUpdates, UpdateCommands};
+use crate::metrics::{AgentCollector, Measured};
 use crate::migrations::{Inquiry, Migrations, open_journal};
 use crate::named_starts::NamedStarts;
 use crate::own_socket::{OwnSocket, SocketError};
@@ -63,6 +65,8 @@ pub struct AgentSettings {
     /// A program that calls [`crate::pack_pages`], and its arguments. The agent starts the program when there are pages
     /// to compress; without a program pages go uncompressed.
     pub packer_command: Vec<OsString>,
+    /// Where metrics are served; `None`: nowhere.
+    pub metrics: Option<ScrapeAddress>,
     /// The settings of VMs and their migrations; `None`: an agent for tunnels and the migration network only.
     pub vms: Option<VmSettings>,
 }
@@ -78,6 +82,7 @@ impl AgentSettings {
             connections: WantedConnections::Auto,
             plain_data: false,
             packer_command: Vec::new(),
+            metrics: None,
             vms: None,
         }
     }
@@ -133,17 +138,20 @@ pub enum AgentError {
     Socket(#[from] SocketError),
     #[error(transparent)]
     Controllers(#[from] ControllersError),
+    #[error(transparent)]
+    Metrics(#[from] ScrapeError),
 }
 
 /// A running agent. Dropping it closes every session; VMs go on.
 pub struct Agent {
     /// Dropped first: nothing more is caught once sessions close.
     catcher: Mutex<Option<Catcher>>,
+    scrapers: Option<ScrapeServer>,
     inner: Inner,
 }
 
 enum Inner {
-    Tunnels(Peers),
+    Tunnels(Arc<Peers>),
     Vms {
         server: Arc<RequestServer>,
         controllers: Controllers,
@@ -160,11 +168,16 @@ impl Agent {
         let network = settings.migration_network.clone();
         let packers = packers(&settings.packer_command);
         let packers = packers.inspect_err(|error| warn!("pages are not compressed: {error}")).ok();
+        let metrics = settings.metrics.clone();
         let inner = match settings.vms.clone() {
-            None => Inner::Tunnels(tunnels(settings, identity)?),
+            None => Inner::Tunnels(Arc::new(tunnels(settings, identity)?)),
             Some(vms) => with_vms(settings, vms, packers.clone(), identity)?,
         };
-        let agent = Agent { catcher: Mutex::default(), inner };
+        let mut agent = Agent { catcher: Mutex::default(), scrapers: None, inner };
+        if let Some(address) = metrics {
+            let collector = AgentCollector::new(agent.measured(), packers.as_ref());
+            agent.scrapers = Some(ScrapeServer::start(&address, move |samples| collector.collect(samples))?);
+        }
         let catcher = Catcher::start(&network, agent.peers().holder(), packers);
         *agent.catcher.lock() = catcher.inspect_err(|error| warn!("the migration network fails: {error}")).ok();
         info!("agent of {} listens on port {}; tunnels may lead to {allowed}", identity.host(), agent.port());
@@ -176,6 +189,18 @@ impl Agent {
             Inner::Tunnels(peers) => peers,
             Inner::Vms { server, .. } => server.migrations.peers(),
         }
+    }
+
+    fn measured(&self) -> Measured {
+        match &self.inner {
+            Inner::Tunnels(peers) => Measured::Tunnels(Arc::downgrade(peers)),
+            Inner::Vms { server, .. } => Measured::Vms(Arc::downgrade(server)),
+        }
+    }
+
+    /// Returns where metrics are served, with the port that was chosen for port 0. `None`: nowhere.
+    pub fn metrics_address(&self) -> Option<&ScrapeAddress> {
+        self.scrapers.as_ref().map(ScrapeServer::address)
     }
 
     /// Returns the port that the agent listens on.
@@ -191,6 +216,9 @@ impl Agent {
     /// Closes every session and stops listening. VMs go on; the next agent takes up their migrations.
     pub fn stop(&self) {
         self.catcher.lock().take();
+        if let Some(scrapers) = &self.scrapers {
+            scrapers.stop();
+        }
         match &self.inner {
             Inner::Tunnels(peers) => peers.stop(),
             Inner::Vms { server, controllers, serving, watchdog } => {
@@ -363,6 +391,7 @@ fn with_vms(
         attempts,
         named_starts,
         leader_questions: questions,
+        acknowledged: acknowledged.clone(),
         samples: Recorder::new(samples),
         forgotten: Mutex::default(),
     });

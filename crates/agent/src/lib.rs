@@ -36,6 +36,8 @@
 //!   `a_controller_that_reads_nothing_costs_nobody_else_anything`, `a_lower_term_is_refused_also_after_a_restart`.
 //! - **A network probe makes way**: it sends nothing while something else is carried, and stops within 20 ms of its
 //!   beginning. Test: `a_lying_mtu_is_named_and_rates_are_right`.
+//! - **A scraper of metrics costs a migration nothing**: it has threads, deadlines and bounds of its own, and asks no
+//!   QEMU. Test: `scrapers_of_all_kinds_harm_nobody`.
 //! - **A packer shares no lock with a thread in a hurry**, the lock on a process's memory neither: a packer may get no
 //!   CPU for a while. Test: `pages_are_packed_by_another_process_which_ends_when_nobody_needs_it`.
 
@@ -60,6 +62,7 @@ mod host_update;
 mod incoming_channels;
 mod kept_ram;
 mod launch;
+mod metrics;
 mod migrations;
 mod named_starts;
 mod outgoing_channels;
@@ -107,6 +110,7 @@ pub use skein_dataplane::{
     AcceptorSettings, Addresses, DialerSettings, HostRails, Network, NetworkProblem, Rails, SessionSnapshot,
     StartError, TrafficClass, rail_of, serve_rail,
 };
+pub use skein_metrics::{NoScrapeAddress, ScrapeAddress};
 pub use skein_network::WantedConnections;
 pub use tunnel::{Forward, ForwardError, Tunnel, TunnelError, TunnelSettings};
 pub use watched_file::{TextFileError, WatchedFileError};

@@ -21,7 +21,7 @@ const PEER: Label = Label { name: "peer", bound: Bound::Of("hosts with an open s
 const REMOTE: Label = Label { name: "remote", bound: Bound::Of("addresses of paths of open sessions") };
 const TRANSPORT: Label = Label { name: "transport", bound: Bound::OneOf(&["tcp", "rdma"]) };
 const DIRECTION: Label = Label { name: "direction", bound: Bound::OneOf(&["sent", "received"]) };
-const BATCH: Label = Label { name: "result", bound: Bound::OneOf(&["packed", "not_worth_it", "too_late", "failed"]) };
+const BATCH: Label = Label { name: "result", bound: Bound::OneOf(&["done", "gone", "displaced", "failed"]) };
 const VERSION: Label = Label { name: "version", bound: Bound::Of("the program's own version") };
 
 /// The phases of both ends of a migration, as in events.
@@ -104,7 +104,7 @@ families! {
     BUILD = Info, "skein_agent_build_info", Count, "The agent's version", [VERSION];
     START_TIME = Gauge, "skein_agent_start_time_seconds", Seconds, "When the agent was started", [];
     CPU = Counter, "skein_agent_cpu_seconds_total", Seconds,
-        "CPU time of the agent and of the processes that work for it now", [];
+        "CPU time of the agent's own process", [];
     LEADER_HEARD = Gauge, "skein_agent_leader_heard", Count,
         "Whether a controller that leads has acknowledged a report lately; only where the host has controllers", [];
 
@@ -134,6 +134,8 @@ families! {
         "Pages that were sent again since their guests wrote to them", [];
     REPAIRED = Counter, "skein_migration_repaired_bytes_total", Bytes,
         "Pages that were sent again since the target's copy differed", [];
+    LATE = Counter, "skein_migration_late_bytes_total", Bytes,
+        "Pages that went uncompressed as no CPU was there in time", [];
     MISSED = Counter, "skein_migration_missed_bytes_total", Bytes,
         "Pages that QEMU missed and that were sent from the guest's RAM", [];
 
@@ -157,7 +159,7 @@ families! {
 
     NIC_BYTES = Counter, "skein_nic_bytes_total", Bytes,
         "What the host's own NICs carried since they were made, of all programs", [NIC, DIRECTION];
-    NIC_ERRORS = Counter, "skein_nic_dropped_packets_total", Count,
+    NIC_DROPS = Counter, "skein_nic_dropped_packets_total", Count,
         "Packets that these NICs dropped, or that arrived broken", [NIC, DIRECTION];
     NIC_SPEED = Gauge, "skein_nic_speed_bytes_per_second", BytesPerSecond,
         "The speed of their links, where drivers tell it", [NIC];
@@ -188,7 +190,8 @@ families! {
     JOURNAL_FREE = Gauge, "skein_journal_free_slots", Count, "How many more records the journal takes", [];
 
     PACKER_BATCHES = Counter, "skein_packer_batches_total", Count,
-        "Batches of pages that were offered to packers, by what came of it", [BATCH];
+        "Batches of pages that packers dealt with: done, gone as their turn had come, displaced by newer ones, failed",
+        [BATCH];
     PACKER_QUEUE = Gauge, "skein_packer_queue_batches", Count, "Batches that wait for a packer", [];
     PACKER_CPU = Counter, "skein_packer_cpu_seconds_total", Seconds, "CPU time that packing took", [];
 }

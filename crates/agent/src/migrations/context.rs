@@ -11,6 +11,7 @@ use skein_dataplane::source::PackerPool;
 use skein_handover::{MigrationId, SourceInput, TargetInput};
 
 use super::input::{Input, OwnerInput};
+use super::journal_meter::JournalMeter;
 use super::rates::MigrationRates;
 use super::view::MigrationViews;
 use crate::dirs::Dirs;
@@ -39,6 +40,7 @@ pub(crate) struct Context {
     /// The meters of the paths to each host.
     pub(super) meters: parking_lot::Mutex<BTreeMap<String, PathMeter>>,
     pub(super) queue: SyncSender<OwnerInput>,
+    pub(super) journal: JournalMeter,
     /// The callback for ends: see [`Migrations::on_end`](super::Migrations::on_end).
     pub(super) on_end: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }

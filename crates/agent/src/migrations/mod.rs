@@ -11,6 +11,7 @@ mod context;
 mod guest_watch;
 mod hold_terms;
 mod input;
+mod journal_meter;
 mod offer;
 mod owner;
 mod rates;
@@ -18,6 +19,7 @@ mod source;
 mod target;
 #[cfg(test)]
 mod test_parts;
+mod totals;
 mod view;
 
 use std::ffi::OsString;
@@ -40,6 +42,7 @@ use skein_units::Rate;
 use self::context::Context;
 use self::hold_terms::HoldTerms;
 use self::input::{NewMigration, OwnerInput};
+pub(crate) use self::journal_meter::JournalMeter;
 use self::owner::Owner;
 pub(crate) use self::rates::MigrationRates;
 use self::rates::keep_host_limit;
@@ -54,6 +57,7 @@ pub(crate) use self::input::{Capacity, Inquiry};
 pub(crate) use self::offer::DELTA_MEMORY_DEFAULT_PERCENT;
 pub use self::offer::{Offer, OfferError};
 
+pub(crate) use self::totals::role_word;
 pub(crate) use self::view::MigrationViews;
 
 /// Bounds the inputs that wait for the owner: some of each migration.
@@ -109,6 +113,7 @@ impl Migrations {
             rooms,
             meters,
             queue: queued,
+            journal: JournalMeter::new(),
             on_end: OnceLock::new(),
         });
         let of_plan = Arc::downgrade(&context);
@@ -137,6 +142,11 @@ impl Migrations {
     /// Returns what commands see of the migrations.
     pub(crate) fn view(&self) -> &MigrationViews {
         &self.context.view
+    }
+
+    /// Returns what was measured of the journal.
+    pub(crate) fn journal(&self) -> &JournalMeter {
+        &self.context.journal
     }
 
     /// See [`Context::paths`].

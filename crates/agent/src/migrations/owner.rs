@@ -76,6 +76,7 @@ impl Owner {
         records: Vec<Record>,
     ) -> Owner {
         let manager = Manager::new(Duration::ZERO, limits, &records);
+        context.journal.holds(&journal);
         let journal = Some(journal);
         let mut owner = Owner {
             context,
@@ -367,7 +368,9 @@ impl Owner {
     }
 
     fn write(&mut self, records: Vec<Record>) {
+        let begun = Instant::now();
         let on_disk = self.append(&records);
+        self.context.journal.wrote(begun.elapsed(), on_disk.is_ok(), self.journal.as_ref());
         if let Err(error) = &on_disk {
             error!("the journal cannot be written: {error}");
             // A failed write leaves open what the journal holds. The journal is read again once the disk allows that.

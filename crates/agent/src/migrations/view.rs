@@ -12,6 +12,7 @@ use tracing::{Level, error, info, warn};
 
 use super::hold_terms::HoldTerms;
 use super::source::Freshness;
+use super::totals::MigrationTotals;
 use crate::events::{AgentEvent, Declaration};
 use crate::to_api::{ToApi, migration_id};
 
@@ -26,6 +27,14 @@ pub(crate) struct MigrationViews {
     host: String,
     table: Mutex<Table>,
     changed: Condvar,
+    totals: MigrationTotals,
+}
+
+/// A migration that is not over, as metrics tell of it.
+pub(crate) struct OpenMigration {
+    pub(crate) summary: MigrationSummary,
+    /// How far the copy is, at its source.
+    pub(crate) copy: Option<CopyProgress>,
 }
 
 #[derive(Default)]
@@ -93,7 +102,13 @@ impl ViewedMigration {
 
 impl MigrationViews {
     pub(super) fn new(dir: PathBuf, host: String) -> MigrationViews {
-        MigrationViews { dir, host, table: Mutex::default(), changed: Condvar::new() }
+        MigrationViews {
+            dir,
+            host,
+            table: Mutex::default(),
+            changed: Condvar::new(),
+            totals: MigrationTotals::new(),
+        }
     }
 
     /// Adds a migration that begins, or goes on after the agent was started again.
@@ -159,8 +174,21 @@ impl MigrationViews {
         table.entries.iter().filter(|(_, entry)| entry.is_under_way()).map(|(id, _)| *id).collect()
     }
 
+    /// Returns the migrations that are not over, those among them that wait for a person.
+    pub(crate) fn open(&self) -> Vec<OpenMigration> {
+        let table = self.table.lock();
+        let open = table.entries.values().filter(|entry| !entry.over);
+        open.filter_map(|of| Some(OpenMigration { summary: of.summary.clone()?, copy: of.copy.clone() })).collect()
+    }
+
+    /// Returns what was counted since the agent was started.
+    pub(crate) fn totals(&self) -> &MigrationTotals {
+        &self.totals
+    }
+
     /// Removes a migration that was refused.
     pub(super) fn drop(&self, id: MigrationId) {
+        self.totals.forget(id);
         let mut table = self.table.lock();
         table.entries.remove(&id);
         table.changes += 1;
@@ -197,17 +225,35 @@ impl MigrationViews {
         summary: Option<MigrationSummary>,
     ) {
         let Declaration { name, level, line, entry: logged } = event.declaration();
+        self.totals.event(id, self.role(id), name, event);
         if let Some(logged) = logged {
             self.change(id, |entry| {
                 entry.summary = summary.or(entry.summary.take());
                 entry.log(logged);
             });
         }
+        if matches!(event, AgentEvent::Handover(MigrationEvent::Over { outcome: Outcome::Moved })) {
+            self.count_moved(id);
+        }
         match (line, level) {
             (None, _) => {}
             (Some(line), Level::ERROR) => error!(%id, vm, event = name, "{line}"),
             (Some(line), Level::WARN) => warn!(%id, vm, event = name, "{line}"),
             (Some(line), _) => info!(%id, vm, event = name, "{line}"),
+        }
+    }
+
+    fn role(&self, id: MigrationId) -> Option<skein_api::Role> {
+        match self.table.lock().entries.get(&id)?.events.first()?.event {
+            LogEntry::Begun { role, .. } => Some(role),
+            _ => None,
+        }
+    }
+
+    fn count_moved(&self, id: MigrationId) {
+        let moved = self.table.lock().entries.get(&id).and_then(|entry| migration(id, &entry.events));
+        if let Some(moved) = moved {
+            self.totals.moved(moved.role, moved.elapsed_ms);
         }
     }
 
@@ -233,6 +279,7 @@ impl MigrationViews {
 
     /// Shows how far a copy is.
     pub(super) fn set_progress(&self, id: MigrationId, copy: CopyProgress) {
+        self.totals.progress(id, &copy);
         self.change(id, |entry| entry.copy = Some(copy));
     }
 
@@ -263,13 +310,16 @@ impl MigrationViews {
     pub(super) fn runs_there(&self, id: MigrationId) {
         let stopped = self.table.lock().entries.get(&id).and_then(|entry| entry.stopped);
         if let Some(stopped) = stopped {
-            self.log(id, LogEntry::Downtime { ms: stopped.elapsed().as_millis() as u64 });
+            let ms = stopped.elapsed().as_millis() as u64;
+            self.totals.downtime(ms);
+            self.log(id, LogEntry::Downtime { ms });
         }
     }
 
     /// Notes that nothing more will happen in the migration. Its log stays.
     pub(super) fn forget(&self, id: MigrationId) {
         self.change(id, |entry| entry.over = true);
+        self.totals.forget(id);
         let mut table = self.table.lock();
         // A command may still watch a migration that has just ended: the last migrations stay at hand.
         let over: Vec<MigrationId> = table.entries.iter().filter(|(_, e)| e.over).map(|(id, _)| *id).collect();

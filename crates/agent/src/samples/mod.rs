@@ -6,8 +6,10 @@
 //! | `host_meter` | how busy the host is between two looks |
 //! | `series` | samples of one migration, thinned out as they become many. Pure |
 //! | `kept` | the files with the samples of migrations that are over |
+//! | `forecast_error` | how right forecasts were |
 //! | `recorder` | the thread that looks, and who is told |
 
+mod forecast_error;
 mod host_meter;
 mod kept;
 mod recorder;

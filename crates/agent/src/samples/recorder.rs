@@ -16,6 +16,7 @@ use skein_api::{
 use skein_forecast::{Convergence as CopyEnds, CopyRates, CopyStanding, TimeLeftWatch};
 use tracing::warn;
 
+use super::forecast_error::ForecastErrors;
 use super::host_meter::HostMeter;
 use super::kept;
 use super::series::Series;
@@ -41,6 +42,7 @@ pub(crate) struct Recorder {
     /// Where the samples of migrations are kept that are over.
     dir: PathBuf,
     state: Mutex<State>,
+    forecast_errors: ForecastErrors,
     stopping: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -69,8 +71,8 @@ struct Recorded {
 impl Recorder {
     /// What is kept of migrations goes into `dir`.
     pub(crate) fn new(dir: PathBuf) -> Arc<Recorder> {
-        let (state, thread) = (Mutex::default(), Mutex::default());
-        Arc::new(Recorder { dir, state, stopping: AtomicBool::new(false), thread })
+        let (state, thread, forecast_errors) = (Mutex::default(), Mutex::default(), ForecastErrors::new());
+        Arc::new(Recorder { dir, state, forecast_errors, stopping: AtomicBool::new(false), thread })
     }
 
     /// Begins to look.
@@ -112,6 +114,18 @@ impl Recorder {
         let running = state.migrations.values().filter(|recorded| recorded.over.is_none());
         let migrations = running.map(|recorded| MigrationSample::clone(&recorded.latest)).collect();
         SampledHost { migrations, ..state.host.clone() }
+    }
+
+    /// Returns the VMs that leave this host, and how long the rest of that takes. No look is made for that.
+    pub(crate) fn forecasts(&self) -> Vec<(String, TimeLeft)> {
+        let state = self.state.lock();
+        let running = state.migrations.values().filter(|recorded| recorded.over.is_none());
+        running.filter_map(|of| Some((of.latest.migration.vm.clone(), of.latest.forecast?))).collect()
+    }
+
+    /// Returns how right forecasts were.
+    pub(crate) fn forecast_errors(&self) -> &ForecastErrors {
+        &self.forecast_errors
     }
 
     /// Returns what was seen of a migration, oldest first; nothing: it was not seen, or that is not kept any more.
@@ -194,6 +208,9 @@ impl Recorder {
         recorded.latest = Arc::new(sample);
         let samples = is_over.then(|| recorded.series.samples().to_vec());
         drop(state);
+        if let Some(samples) = &samples {
+            self.forecast_errors.judge(samples);
+        }
         if let Some(samples) = samples
             && let Err(error) = kept::write(&self.dir, id, &samples)
         {

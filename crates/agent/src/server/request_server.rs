@@ -11,7 +11,7 @@ use skein_api::Reply;
 
 use super::starter::MigrationStarter;
 use crate::attempts::AttemptTable;
-use crate::controllers::LeaderQuestions;
+use crate::controllers::{Acknowledged, LeaderQuestions};
 use crate::host_update::HostUpdates;
 use crate::migrations::Migrations;
 use crate::named_starts::NamedStarts;
@@ -28,6 +28,8 @@ pub(crate) struct RequestServer {
     pub(crate) attempts: AttemptTable<MigrationStarter>,
     pub(crate) named_starts: NamedStarts,
     pub(crate) leader_questions: Arc<LeaderQuestions>,
+    /// What leaders have acknowledged.
+    pub(crate) acknowledged: Arc<Acknowledged>,
     /// What was seen of migrations.
     pub(crate) samples: Arc<Recorder>,
     /// The VMs that a person had this host forget: controllers are told.

@@ -233,37 +233,40 @@ impl Vm {
         self.dir.join("console")
     }
 
+    /// Returns the state as far as it is known without asking the VM's QEMU. `None`: its guest runs or is paused.
+    pub(crate) fn unasked_state(&self) -> Option<VmState> {
+        let process = self.process();
+        let state = self.state.lock();
+        match (&process, &state.running) {
+            // The VM's QEMU ends, and does not answer any more.
+            _ if matches!(state.involvement, Involvement::Settling(_, Outcome::Moved)) && state.incoming.is_none() => {
+                Some(VmState::Moved)
+            }
+            (None, _) if state.busy => Some(VmState::Starting),
+            (None, _) => Some(VmState::Stopped),
+            _ if matches!(state.involvement, Involvement::InDoubt(_)) => Some(VmState::InDoubt),
+            (Some(_), None) => Some(VmState::Unresponsive),
+            _ if state.incoming.is_some() => Some(VmState::Incoming),
+            (Some(_), Some(_)) => None,
+        }
+    }
+
+    /// Returns the state that the VM's QEMU tells.
+    fn asked_state(&self, running: Option<&Running>) -> VmState {
+        let is_migrating = self.state.lock().involvement.migration().is_some();
+        match running.map(|running| running.guest.with_patience(SHOW_TIME).run_state()) {
+            Some(Ok(RunState::Running)) => VmState::Running,
+            Some(Ok(RunState::FinishMigrate | RunState::PostMigrate)) if is_migrating => VmState::Handover,
+            Some(Ok(_)) => VmState::Paused,
+            Some(Err(_)) | None => VmState::Unresponsive,
+        }
+    }
+
     /// Returns the VM as commands see it.
     pub(crate) fn show(&self) -> skein_api::VmView {
         let kept = self.saved.lock().clone();
         let (running, process) = (self.running(), self.process());
-        let state = {
-            let state = self.state.lock();
-            match (&process, &running) {
-                // The VM's QEMU ends, and does not answer any more.
-                _ if matches!(state.involvement, Involvement::Settling(_, Outcome::Moved))
-                    && state.incoming.is_none() =>
-                {
-                    VmState::Moved
-                }
-                (None, _) if state.busy => VmState::Starting,
-                (None, _) => VmState::Stopped,
-                _ if matches!(state.involvement, Involvement::InDoubt(_)) => VmState::InDoubt,
-                (Some(_), None) => VmState::Unresponsive,
-                _ if state.incoming.is_some() => VmState::Incoming,
-                (Some(_), Some(running)) => {
-                    let guest = running.guest.with_patience(SHOW_TIME);
-                    let migrating = state.involvement.migration().is_some();
-                    drop(state);
-                    match guest.run_state() {
-                        Ok(RunState::Running) => VmState::Running,
-                        Ok(RunState::FinishMigrate | RunState::PostMigrate) if migrating => VmState::Handover,
-                        Ok(_) => VmState::Paused,
-                        Err(_) => VmState::Unresponsive,
-                    }
-                }
-            }
-        };
+        let state = self.unasked_state().unwrap_or_else(|| self.asked_state(running.as_ref()));
         let definition = kept.launch.definition();
         let seen = kept.last_seen.clone().unwrap_or_default();
         let running = running.filter(|_| state != VmState::Moved);

@@ -23,7 +23,7 @@ mod rate_limiter;
 mod socket_reader;
 mod target_messages;
 
-pub use packer_pool::{Compress, PackResult, PackerPool, StartCompressor};
+pub use packer_pool::{Compress, PackResult, PackerFigures, PackerPool, StartCompressor};
 pub use pages::{DirtyTracking, SourcePages, SourcePagesSettings};
 pub use rate_limiter::{RateLimiter, RateShare};
 

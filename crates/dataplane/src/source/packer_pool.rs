@@ -5,7 +5,8 @@
 //! its turn comes takes the batch away unpacked.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -206,6 +207,31 @@ struct Shared {
     /// How many migrations have begun so far.
     begun: AtomicUsize,
     hire: Box<StartCompressor>,
+    counts: Counts,
+}
+
+/// What became of offered batches.
+#[derive(Default)]
+struct Counts {
+    done: AtomicU64,
+    gone: AtomicU64,
+    displaced: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// What became of the batches that were offered to packers, so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackerFigures {
+    /// The batches that a packer dealt with.
+    pub done: u64,
+    /// The batches that were gone when a packer came to them: their turn to be sent had come.
+    pub gone: u64,
+    /// The batches that newer ones displaced, as the queue was full.
+    pub displaced: u64,
+    /// The batches whose compressor failed.
+    pub failed: u64,
+    /// The batches that wait now; those that are gone are among them until a packer sees that.
+    pub waiting: usize,
 }
 
 impl PackerPool {
@@ -216,14 +242,21 @@ impl PackerPool {
     /// The system has no room for the threads.
     pub fn start(threads: usize, cores: usize, hire: Box<StartCompressor>) -> io::Result<PackerPool> {
         let (jobs, idle) = (ArrayQueue::new(JOBS_MAX), ArrayQueue::new(threads.max(1) * 2));
-        let shared =
-            Arc::new(Shared { jobs, idle, stopping: AtomicBool::new(false), begun: AtomicUsize::new(0), hire });
+        let (stopping, begun, counts) = (AtomicBool::new(false), AtomicUsize::new(0), Counts::default());
+        let shared = Arc::new(Shared { jobs, idle, stopping, begun, hire, counts });
         let mut packers = PackerPool { shared, threads: Vec::new(), cores };
         for _ in 0..threads {
             let shared = packers.shared.clone();
             packers.threads.push(spawn("packer", move || shared.work())?);
         }
         Ok(packers)
+    }
+
+    /// Returns what became of the batches that were offered so far, for all migrations.
+    pub fn figures(&self) -> PackerFigures {
+        let Counts { done, gone, displaced, failed } = &self.shared.counts;
+        let [done, gone, displaced, failed] = [done, gone, displaced, failed].map(|count| count.load(Relaxed));
+        PackerFigures { done, gone, displaced, failed, waiting: self.shared.jobs.len() }
     }
 
     /// Returns the cores that the compressors could keep busy.
@@ -240,7 +273,9 @@ impl PackerPool {
     /// Offers a batch to the packers.
     pub(crate) fn offer(&self, job: &Arc<PackJob>) {
         // If the queue is full, its oldest batch, whose turn comes soonest, goes as it is.
-        self.shared.jobs.force_push(Arc::downgrade(job));
+        if self.shared.jobs.force_push(Arc::downgrade(job)).is_some() {
+            self.shared.counts.displaced.fetch_add(1, Relaxed);
+        }
         if let Some(packer) = self.shared.idle.pop() {
             packer.unpark();
         }
@@ -274,11 +309,14 @@ impl Shared {
                 Some(Some(job)) => {
                     last = Instant::now();
                     compress = compress.or_else(|| (self.hire)(&is_over));
-                    if compress.as_mut().is_some_and(|compress| job.pack(&mut **compress, &is_over).is_err()) {
-                        compress = None;
-                    }
+                    let is_lost = compress.as_mut().map(|compress| job.pack(&mut **compress, &is_over).is_err());
+                    let count = if is_lost == Some(false) { &self.counts.done } else { &self.counts.failed };
+                    count.fetch_add(1, Relaxed);
+                    compress = compress.filter(|_| is_lost == Some(false));
                 }
-                Some(None) => {}
+                Some(None) => {
+                    self.counts.gone.fetch_add(1, Relaxed);
+                }
                 None => {
                     compress = compress.filter(|_| last.elapsed() < IDLE_TIME_MAX);
                     let _ = self.idle.force_push(thread::current());
