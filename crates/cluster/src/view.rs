@@ -227,7 +227,7 @@ impl Controller {
     }
 
     /// Returns the guests that run on several hosts, by what these report.
-    pub(crate) fn run_twice(&self) -> BTreeMap<&str, Vec<&str>> {
+    pub fn run_twice(&self) -> BTreeMap<&str, Vec<&str>> {
         let reporting = self.observed.iter().filter(|(_, observed)| observed.session.is_some());
         let reporting = reporting.map(|(host, observed)| {
             let running = observed.vms.values().filter(|vm| runs_here(vm));

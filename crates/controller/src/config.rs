@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use skein_api::cluster::StoreKind;
 use skein_identity::DEFAULT_VALIDITY_DAYS;
+use skein_metrics::ScrapeAddress;
 use skein_store::Store;
 use skein_store_sqlite::SqliteStore;
 
@@ -45,6 +46,9 @@ pub struct Config {
     pub certificate_days: NonZeroU32,
     /// The file with the admin's token.
     pub admin_token: PathBuf,
+    /// Where metrics are served, without encryption: `IP:PORT`, or the path of a unix socket. `None`: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<ScrapeAddress>,
     /// What fencing devices need.
     #[serde(default, skip_serializing_if = "is_default")]
     pub fencing: FencingConfig,
@@ -242,6 +246,7 @@ mod tests {
             ca: None,
             certificate_days: default_certificate_days(),
             admin_token: "/etc/skein/controller/admin.token".into(),
+            metrics: Some("127.0.0.1:9844".parse().unwrap()),
             fencing: FencingConfig::default(),
             etcd: None,
         }
@@ -254,6 +259,9 @@ mod tests {
         let own = config("[::]:7443", "ctl.example", DEFAULT_STORE);
         std::fs::write(&path, toml::to_string(&own).unwrap()).unwrap();
         assert_eq!(Config::load(&path).unwrap(), own);
+        std::fs::write(&path, toml::to_string(&own).unwrap().replace("127.0.0.1:9844", "localhost")).unwrap();
+        let said = Config::load(&path).map_err(|error| skein_cluster::error_chain(&error)).unwrap_err();
+        assert!(said.contains("'localhost' is no address"), "{said}");
         std::fs::write(&path, format!("{}x = 1\n", toml::to_string(&own).unwrap())).unwrap();
         assert!(matches!(Config::load(&path), Err(ConfigError::Parse { .. })));
         assert!(matches!(Config::load(&dir.path().join("no")), Err(ConfigError::Read { .. })));

@@ -14,6 +14,8 @@
 //! | `handshakes` | TLS on that port, and why a handshake came to nothing |
 //! | `agent_link` | a connection with an agent |
 //! | `http` | the REST API and its OpenAPI document |
+//! | `meter`, `metrics` | what is counted; a port for scrapers |
+//! | `attention` | what needs a person |
 //! | `config`, `found` | the configuration; how a cluster begins |
 //! | `client` | a client of the API, for this program and tests |
 //! | `limits`, `timed_io` | how many connections, wrong tokens, and how slow readers may be |
@@ -29,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod agent_link;
+mod attention;
 pub mod client;
 pub mod config;
 pub mod driver;
@@ -37,6 +40,8 @@ pub mod found;
 pub mod handshakes;
 pub mod http;
 mod limits;
+mod meter;
+pub mod metrics;
 pub mod server;
 pub mod signer;
 mod timed_io;

@@ -40,7 +40,7 @@ pub const OPERATIONS: &[&str] = &[
     "resume",
 ];
 /// What events are about, by the names that subscribers get.
-pub const CHANGES: &[&str] = &["host", "vm", "operation", "gone", "reset"];
+pub const CHANGES: &[&str] = &["host", "vm", "operation", "gone"];
 
 const WRITES: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 const REQUESTS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];

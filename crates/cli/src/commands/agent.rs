@@ -7,8 +7,8 @@ use anyhow::Context;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use skein_agent::{
-    AcceptorSettings, Agent, AgentError, AgentSettings, Allow, DEFAULT_PORT, Dirs, UpdateCommands, VmSettings,
-    WantedConnections,
+    AcceptorSettings, Agent, AgentError, AgentSettings, Allow, DEFAULT_PORT, Dirs, ScrapeAddress, UpdateCommands,
+    VmSettings, WantedConnections,
 };
 use skein_handover::MigrationLimits;
 use tracing::warn;
@@ -39,6 +39,8 @@ Examples:
       listen on one address only
   skein agent --exclude-network 192.168.7.0/24
       carry no guests over the management network
+  skein agent --metrics 127.0.0.1:9843
+      serve metrics to Prometheus at http://127.0.0.1:9843/metrics: see docs/metrics.md
   skein agent --watchdog /dev/watchdog0
       prove by a reset that the host is off, once no leader is heard of
 
@@ -101,6 +103,10 @@ pub struct Args {
     /// there; see docs/migration-network.md. Without the file there is none
     #[arg(long, value_name = "FILE", default_value = MIGRATION_NETWORK_FILE)]
     migration_network: PathBuf,
+    /// Serve metrics at /metrics of this address, without encryption: IP:PORT, or the path of a unix socket; whoever
+    /// reaches it sees names of VMs and hosts. Without it there is no such port
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<ScrapeAddress>,
     /// Have no VMs: be the end of tunnels and of the migration network, and nothing else
     #[arg(long, conflicts_with_all = [
         "state", "run", "controllers", "qemu", "outgoing", "incoming", "power_off", "update", "reboot", "watchdog",
@@ -151,6 +157,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         connections: args.connections,
         plain_data: args.plain_data,
         packer_command: own_command(PACK_PAGES),
+        metrics: args.metrics,
         vms,
     };
     let port = args.listen.port();

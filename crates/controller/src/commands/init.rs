@@ -269,6 +269,7 @@ fn configuration(args: &Args) -> anyhow::Result<Config> {
         identity: args.identity.clone(),
         ca: Some(args.ca.clone()),
         certificate_days: default_certificate_days(),
+        metrics: None,
         admin_token: args.identity.join(TOKEN_FILE),
         etcd: etcd(args)?,
     };

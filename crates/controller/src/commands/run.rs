@@ -13,6 +13,7 @@ use skein_controller::driver::{Driver, DriverSettings, ElectionTimes, Member, bo
 use skein_controller::fencing::RealDevices;
 use skein_controller::handshakes::PortTls;
 use skein_controller::http::router;
+use skein_controller::metrics::serve_metrics;
 use skein_controller::server::{ServerSettings, serve};
 use skein_controller::signer::Signer;
 use skein_identity::ClusterCa;
@@ -66,6 +67,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     };
     let listener = runtime.block_on(listen(config.listen))?;
     let driver = Driver::start(settings)?;
+    let metrics = config.metrics.as_ref();
+    let metrics = metrics.map(|address| serve_metrics(address, &driver, signer.clone(), identity.clone()));
+    let metrics = metrics.transpose()?;
     let server = ServerSettings { report_period: Duration::from_millis(args.report_ms), ..ServerSettings::default() };
     let served = runtime.block_on(async {
         let (stop, why) = stop(&driver)?;
@@ -80,6 +84,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     });
     // Connections end before the driver does.
     runtime.shutdown_timeout(Duration::from_secs(2));
+    drop(metrics);
     driver.stop();
     match served? {
         Some(why) => bail!(why),

@@ -62,6 +62,10 @@ impl Agents {
         AgentLink { session, lines: receiver, hang_up: hung_up }
     }
 
+    pub fn count(&self) -> usize {
+        self.connected.len()
+    }
+
     pub fn remove(&mut self, session: SessionId) {
         self.connected.remove(&session);
     }

@@ -21,11 +21,12 @@ use tracing::{info, warn};
 
 use super::agents::{AgentLink, Agents};
 use super::clock::{self, BootClock};
-use super::events::Events;
+use super::events::{Events, kind};
 use super::load_history::LoadHistory;
 use super::members::Members;
 use super::patient_lock::PatientLock;
 use super::watched::WatchedMigrations;
+use crate::meter::Meter;
 
 /// A transaction that is to be written.
 pub(crate) struct WriteJob {
@@ -52,6 +53,8 @@ pub(crate) struct Shared {
     pub watched: Arc<WatchedMigrations>,
     pub load_history: Mutex<LoadHistory>,
     pub members: Mutex<Members>,
+    /// What is counted for metrics.
+    pub meter: Meter,
     /// How the store's parts are that may fail by themselves.
     pub store_members: Mutex<Vec<StoreMember>>,
     /// The leader's lease, while this controller leads.
@@ -90,6 +93,7 @@ impl Shared {
             watched: Arc::default(),
             load_history: Mutex::default(),
             members: Mutex::default(),
+            meter: Meter::default(),
             store_members: Mutex::default(),
             lease: Mutex::new(None),
             stepped_down: AtomicBool::new(false),
@@ -187,6 +191,11 @@ impl Shared {
     /// Sends a line to an agent.
     pub fn tell_agent(&self, session: SessionId, line: &ToAgent) {
         self.state.write().agents.send(session, line);
+    }
+
+    /// Returns how many agents are connected.
+    pub fn connected_agents(&self) -> usize {
+        self.state.read().agents.count()
     }
 
     /// Lets time go on.
@@ -314,10 +323,13 @@ impl Shared {
         }
     }
 
+    /// Brings a change to the log and to metrics.
     fn log(&self, changed: &ChangedObject) {
+        self.meter.event(kind(changed));
         if let ChangedObject::Operation { operation } = changed
             && operation.state.is_over()
         {
+            self.meter.ended(operation);
             info!("operation {} is over: {:?} {}", operation.id, operation.state, operation.message);
         }
     }

@@ -129,6 +129,11 @@ impl Events {
         ring.send(reset(ring.last, at));
     }
 
+    /// Returns the last event: its revision is the newest that is known.
+    pub fn last(&self) -> EventId {
+        self.ring.lock().last
+    }
+
     /// Ends all subscriptions.
     pub fn close(&self) {
         self.ring.lock().sender = None;
@@ -182,7 +187,8 @@ fn reset(id: EventId, at: UnixMs) -> Published {
     Published { id, kind: "reset", data: json(&Event { at, changed: ChangedObject::Reset }) }
 }
 
-fn kind(changed: &ChangedObject) -> &'static str {
+/// Returns what has changed in a word, as subscribers get it.
+pub(super) fn kind(changed: &ChangedObject) -> &'static str {
     match changed {
         ChangedObject::Host { .. } => "host",
         ChangedObject::Vm { .. } => "vm",

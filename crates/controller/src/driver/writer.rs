@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use skein_cluster::{Change, Input, error_chain};
 use skein_store::election::{Term, TermBase, guarded, is_deposed};
@@ -41,8 +41,10 @@ pub(crate) fn run(shared: &Arc<Shared>, store: &dyn Store, base: TermBase, jobs:
     loop {
         match jobs.recv_timeout(LOOK) {
             Ok(job) => {
-                let write = job.write;
-                let input = match commit(store, base, job) {
+                let (write, begun) = (job.write, Instant::now());
+                let written = commit(store, base, job);
+                shared.meter.wrote(begun.elapsed(), written.is_ok());
+                let input = match written {
                     Ok(revision) => Input::Written { write, revision: revision.0 },
                     Err(error) => Input::WriteFailed { write, why: error_chain(&error) },
                 };

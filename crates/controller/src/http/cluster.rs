@@ -1,7 +1,5 @@
 //! The cluster as a whole.
 
-use std::time::SystemTime;
-
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -9,8 +7,7 @@ use axum::response::Response;
 use serde::Serialize;
 use skein_api::Term;
 use skein_api::cluster::{ClusterStatus, ControllerView, Operation, StoreMemberView, UpdateRequest};
-use skein_cluster::{Ask, Controller};
-use skein_store::StoreMember;
+use skein_cluster::Ask;
 use utoipa::ToSchema;
 
 use super::answer::response;
@@ -19,6 +16,7 @@ use super::body::OptionalBody;
 use super::guard::{Operator, Viewer};
 use super::origin::Origin;
 use super::problem::{Problem, ReadProblems, WriteProblems};
+use crate::attention::attention;
 use crate::driver::{Member, wall};
 
 /// The most hosts that may be named: as the document says.
@@ -36,14 +34,10 @@ pub(crate) async fn get_cluster(_: Viewer, State(app): State<Shared>) -> Result<
         |of: Member, gone_since| ControllerView { leads: leads(&of.name), name: of.name, url: of.url, gone_since };
     let mut controllers: Vec<_> = app.driver.members().into_iter().map(|of| view(of, None)).collect();
     controllers.extend(app.driver.gone_members().into_iter().map(|(of, since)| view(of, Some(since))));
-    let gone = controllers.iter().filter(|of| of.gone_since.is_some()).map(|of| {
-        format!("the controller '{}' is not there any more: see that skein-controller runs and reaches etcd", of.name)
-    });
-    let gone: Vec<String> = gone.collect();
     let term = Term(leader.as_ref().map_or(0, |leader| leader.term));
     let store = app.driver.store_kind();
     let members = app.driver.store_members();
-    let signs = app.signer.attention(&app.identity, SystemTime::now());
+    let attention = attention(&app.driver, &app.signer, &app.identity);
     app.driver.read(|of| {
         let Some(cluster) = &of.tables().cluster else {
             let cure = "ask again in a moment; a new controller needs 'skein-controller init'";
@@ -60,31 +54,13 @@ pub(crate) async fn get_cluster(_: Viewer, State(app): State<Shared>) -> Result<
             vms: of.vm_counts(),
             power: of.power_status(wall()),
             operations_running: u32::try_from(open).unwrap_or(u32::MAX),
-            attention: attention(of, &members).into_iter().chain(gone).chain(signs).collect(),
+            attention,
             store_members: members
                 .into_iter()
                 .map(|of| StoreMemberView { address: of.address, problem: of.problem })
                 .collect(),
         }))
     })
-}
-
-/// Returns what of the cluster and its store needs a person, one sentence each.
-fn attention(of: &Controller, members: &[StoreMember]) -> Vec<String> {
-    let releases = of.release_attention(env!("CARGO_PKG_VERSION"));
-    of.attention().into_iter().chain(releases).chain(store_attention(members)).collect()
-}
-
-/// Returns what is wrong with the store's members, one sentence each.
-fn store_attention(members: &[StoreMember]) -> Vec<String> {
-    let well = members.iter().filter(|member| member.problem.is_none()).count();
-    let needed = members.len() / 2 + 1;
-    let ill = members.iter().filter_map(|member| Some((&member.address, member.problem.as_ref()?)));
-    ill.map(|(address, problem)| {
-        let all = members.len();
-        format!("etcd's member at {address}: {problem}; {well} of {all} are well, and {needed} have to be")
-    })
-    .collect()
 }
 
 /// Updates hosts, one after the other

@@ -67,6 +67,7 @@ pub(crate) struct Admin;
 
 /// Sees to all that every request has in common.
 pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
+    let begun = Instant::now();
     let peer = request.extensions().get::<std::sync::Arc<Peer>>().cloned();
     let Some(peer) = peer else {
         let status = StatusCode::INTERNAL_SERVER_ERROR;
@@ -84,6 +85,7 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
             .into_response(),
     };
     let status = response.status();
+    app.driver.shared().meter.answered(status.as_u16(), begun.elapsed());
     if !status.is_client_error() && !status.is_server_error() {
         return unread.answered(response).await;
     }
