@@ -1,6 +1,7 @@
 //! Tests a QEMU that hangs before its main loop: it has its QMP socket, and takes no connection. A program stands for
 //! it. Real agents, real sockets, no privileges.
 
+mod openmetrics;
 mod world;
 
 use std::fs;
@@ -115,6 +116,7 @@ fn start(world: &World, waits: WaitTimes) -> Target {
     };
     let settings = AgentSettings {
         hosts_file: world.path("hosts.toml"),
+        metrics: Some("127.0.0.1:0".parse().unwrap()),
         vms: Some(vms),
         ..AgentSettings::tunnels(acceptor, Allow::new(&["/nowhere/*"]).unwrap())
     };
@@ -208,6 +210,10 @@ fn a_qemu_that_hangs_as_it_starts_is_killed_and_the_source_told_why() {
     let mut source = Source::new(&world, &target);
     source.say(Intent::Prepare, Some(offer(&world)));
     let pid = target.pid();
+    let begun = openmetrics::scrape(&target.agent);
+    assert_eq!(begun.get("skein_migrations{role=\"target\",phase=\"prepare\"}"), Some(&1.0), "{begun:#?}");
+    assert_eq!(begun.get("skein_sessions{peer=\"a\"}"), Some(&1.0), "{begun:#?}");
+    assert!(begun.keys().any(|of| of.starts_with("skein_path_usable{peer=\"a\",nic=\"")), "{begun:#?}");
     let why = source.wait(Report::Refusing);
     assert!(
         why.contains("did not answer on its QMP socket within 3 s") && why.contains("a peer that says nothing"),
@@ -216,6 +222,15 @@ fn a_qemu_that_hangs_as_it_starts_is_killed_and_the_source_told_why() {
     source.say(Intent::Abort, None);
     source.wait(Report::Refused);
     assert!(!is_alive(pid) && target.vms().is_empty(), "{:?}", target.vms());
+    source.say(Intent::Settle, None);
+    openmetrics::until(&target.agent, "the end is counted", |values| {
+        let is = |series: &str| values.get(series) == Some(&1.0);
+        is("skein_migrations_called_off_total{role=\"target\",reason=\"cannot-run\"}")
+            && is("skein_migrations_ended_total{role=\"target\",outcome=\"kept\"}")
+            && values["skein_journal_write_seconds_count"] >= 2.0
+            && values["skein_migration_phases_total{role=\"target\",phase=\"prepare\"}"] >= 1.0
+            && !values.keys().any(|series| series.starts_with("skein_migrations{"))
+    });
 }
 
 #[test]

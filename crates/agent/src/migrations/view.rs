@@ -102,13 +102,7 @@ impl ViewedMigration {
 
 impl MigrationViews {
     pub(super) fn new(dir: PathBuf, host: String) -> MigrationViews {
-        MigrationViews {
-            dir,
-            host,
-            table: Mutex::default(),
-            changed: Condvar::new(),
-            totals: MigrationTotals::new(),
-        }
+        MigrationViews { dir, host, table: Mutex::default(), changed: Condvar::new(), totals: MigrationTotals::new() }
     }
 
     /// Adds a migration that begins, or goes on after the agent was started again.
