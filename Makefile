@@ -71,6 +71,7 @@ test: ## All tests, in tiers; TIERS='unit lab_x' for some
 	@scripts/qemu.sh 7.2 || [ $$? = 3 ]
 	@scripts/etcd.sh || [ $$? = 3 ]
 	@scripts/sushy.sh || [ $$? = 3 ]
+	@scripts/promtool.sh || [ $$? = 3 ]
 	@scripts/test.sh $(TIERS)
 
 check: ## Before each commit, in minutes: tidy, format, clippy, unit tests with the model and the simulation

@@ -100,6 +100,9 @@ document() {
     "$(date -d "@$SOURCE_DATE_EPOCH" -R)" >"$doc/changelog.Debian"
   cp "$out/$1.cdx.json" "$doc/sbom.cdx.json"
   gzip -9n "$doc"/{changelog,changelog.Debian,sbom.cdx.json}
+  if [ "$1" = skein ]; then
+    install -D -m 644 -t "$doc/examples" contrib/prometheus/skein-alerts.yml contrib/grafana/skein.json
+  fi
   find "$work/$1/usr/share/man" -name '*.1' -exec gzip -9n {} +
   if [ -e "packages/$1/lintian-overrides" ]; then
     mkdir -p "$work/$1/usr/share/lintian/overrides"

@@ -50,6 +50,7 @@ done
 dpkg-deb -x "$tmp"/*.deb "$tmp/root"
 [ -x "$tmp/root/usr/bin/promtool" ] || skip "the package has no promtool"
 mv "$tmp/root/usr/bin/promtool" "$out/promtool"
-[ -n "$(version_of "$out/promtool")" ] || skip "what was unpacked does not start: $("$out/promtool" --version 2>&1 | head -n 1)"
+[ -n "$(version_of "$out/promtool")" ] ||
+  skip "what was unpacked does not start: $("$out/promtool" --version 2>&1 | head -n 1)"
 done=1
 echo "promtool: $(version_of "$out/promtool") in ${out#"$PWD"/}"

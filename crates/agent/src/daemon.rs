@@ -338,8 +338,7 @@ fn with_vms(
     let watchdog = vms.watchdog.map(keep).transpose()?;
     let socket = OwnSocket::bind(&vms.dirs.socket(), 0o600)?;
     // The rest of the time for preparing a migration is for what comes after QEMU's first answer.
-    let start_time = vms.limits.waits.prepare / 2;
-    let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), start_time)?;
+    let known = Vms::open(vms.dirs.clone(), Arc::new(QemuHypervisor), vms.qemu.clone(), vms.limits.waits.prepare / 2)?;
     share_ram_by(&known, &settings, identity.host().to_owned());
     try_devices(known.clone(), settings.acceptor.addresses.clone());
     let (listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
@@ -350,8 +349,8 @@ fn with_vms(
     let (samples, updates) = (vms.dirs.migrations(), Arc::new(HostUpdates::new(&vms.dirs.state, vms.update)));
     close_while_booting(&rooms, updates.clone());
     let (qemu, word, kept) = (vms.qemu.clone(), acknowledged.clone(), Arc::new(ProbeStore::new(vms.dirs.probes())));
-    let (vm_list, room, probes) = (known.clone(), rooms.clone(), kept.clone());
-    let own = OwnHost { name, vms: vm_list, rooms: room, qemu, acknowledged: word, probes };
+    let (room, probes) = (rooms.clone(), kept.clone());
+    let own = OwnHost { name, vms: known.clone(), rooms: room, qemu, acknowledged: word, probes };
     let (store, named_starts) = (RequestStore::new(vms.dirs.attempts()), NamedStarts::new(vms.dirs.starts()));
     let questions = LeaderQuestions::new(&controllers_file, QuestionTimes::default());
     let migrations = Arc::new(Migrations::start(

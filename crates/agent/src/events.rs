@@ -1,6 +1,6 @@
 //! Declares what happens to an agent's migrations, once: the name, the level, the line in the agent's log, and the
 //! entry in the migration's event log. [`MigrationViews::emit`](crate::migrations::MigrationViews::emit) brings an
-//! event to each of them. A metric is to count events by their names.
+//! event to each of them, and to `MigrationTotals`, which counts events for metrics.
 
 use skein_api::{LogEntry, MigrationEvent};
 use skein_handover::MigrationId;
@@ -181,7 +181,7 @@ fn handover(event: &MigrationEvent) -> Declaration {
 mod tests {
     use std::collections::BTreeSet;
 
-    use skein_api::{FailureReason, MigrationPhase, Outcome, SourcePhase};
+    use skein_api::{FailureReason, MigrationPhase, Outcome, Report, SourcePhase};
 
     use super::*;
 
@@ -192,6 +192,7 @@ mod tests {
         let handover = [
             MigrationEvent::Queued,
             MigrationEvent::Phase { stage: MigrationPhase::Source(SourcePhase::Precopy) },
+            MigrationEvent::Reported { report: Report::Ready, detail: detail.clone() },
             MigrationEvent::CalledOff { why, detail: detail.clone() },
             MigrationEvent::InDoubt,
             MigrationEvent::Recovered,
@@ -220,6 +221,8 @@ mod tests {
             assert!(names.insert(name), "{name} is two events");
             assert!(line.is_some() || entry.is_some(), "{event:?}");
         }
+        // Metrics count all of them.
+        assert_eq!(names, skein_metrics::agent::EVENTS.iter().copied().collect());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Counts what a controller does, for metrics: where changes are told and logged, where the store is written, and where
 //! requests are answered.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,13 +12,24 @@ use skein_metrics::{Histogram, Samples, controller};
 /// What was counted since the controller was started.
 pub(crate) struct Meter {
     events: Mutex<BTreeMap<&'static str, u64>>,
-    ended: Mutex<BTreeMap<(&'static str, &'static str), u64>>,
+    ended: Mutex<Ended>,
     writes: Histogram,
     failures: AtomicU64,
     /// The answers by the first digit of their status.
     answers: [AtomicU64; 5],
     answer_times: Histogram,
 }
+
+/// The operations that ended.
+#[derive(Default)]
+struct Ended {
+    counts: BTreeMap<(&'static str, &'static str), u64>,
+    /// The ids of the last that did: what is over may change once more, and ends once.
+    last: VecDeque<String>,
+}
+
+/// Bounds the ids that are remembered. Changes of what is over come within seconds.
+const LAST_MAX: usize = 1024;
 
 impl Default for Meter {
     fn default() -> Meter {
@@ -39,10 +50,18 @@ impl Meter {
         *self.events.lock().entry(kind).or_default() += 1;
     }
 
-    /// Counts an operation that is over.
-    pub(crate) fn ended(&self, operation: &Operation) {
-        let (kind, state) = (operation_word(&operation.kind), state_word(operation.state));
-        *self.ended.lock().entry((kind, state)).or_default() += 1;
+    /// Counts an operation that is over. Returns whether that is new.
+    pub(crate) fn ended(&self, operation: &Operation) -> bool {
+        let mut ended = self.ended.lock();
+        if ended.last.contains(&operation.id) {
+            return false;
+        }
+        if ended.last.len() >= LAST_MAX {
+            ended.last.pop_front();
+        }
+        ended.last.push_back(operation.id.clone());
+        *ended.counts.entry((operation_word(&operation.kind), state_word(operation.state))).or_default() += 1;
+        true
     }
 
     /// Counts a write of the store, and how long the store took.
@@ -67,7 +86,7 @@ impl Meter {
         for (kind, count) in &*self.events.lock() {
             samples.set(&controller::EVENTS, &[kind], *count);
         }
-        for ((kind, state), count) in &*self.ended.lock() {
+        for ((kind, state), count) in &self.ended.lock().counts {
             samples.set(&controller::OPERATIONS_ENDED, &[kind, state], *count);
         }
         samples.counts(&controller::STORE_WRITES, &[], &self.writes);

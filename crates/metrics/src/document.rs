@@ -4,6 +4,9 @@ use std::fmt::Write;
 
 use crate::{Bound, Family, SERIES_MAX};
 
+/// How long a line of a document is at most, but for tables.
+const COLUMNS: usize = 120;
+
 /// Returns the table of a list's families, in Markdown: name, kind, labels with their bounds, and what each says.
 pub fn tables(families: &[&Family]) -> String {
     let mut text = String::from("| metric | kind | labels | what it says |\n|---|---|---|---|\n");
@@ -15,10 +18,24 @@ pub fn tables(families: &[&Family]) -> String {
     }
     text += "\nThe labels have these values, and no others:\n\n";
     for (name, values, of) in labels(families) {
-        // Writing to a text does not fail.
-        let _ = writeln!(text, "- `{name}`{of}: {values}");
+        text += &wrapped(&format!("- `{name}`{of}: {values}"));
     }
     text
+}
+
+/// Breaks an item of a list into lines.
+fn wrapped(item: &str) -> String {
+    let mut lines = vec![String::new()];
+    for word in item.split(' ') {
+        let at = lines.len() - 1;
+        if !lines[at].is_empty() && lines[at].chars().count() + 1 + word.chars().count() > COLUMNS {
+            lines.push(format!("  {word}"));
+        } else {
+            let space = if lines[at].is_empty() { "" } else { " " };
+            lines[at] += &format!("{space}{word}");
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 /// Returns each label's name and values, with whose it is where several families have labels of the same name.

@@ -31,7 +31,7 @@ pub(crate) struct AgentCollector {
 pub(crate) enum Measured {
     /// Those of an agent that is the end of tunnels.
     Tunnels(Weak<Peers>),
-    /// All.
+    /// Those of an agent that has VMs and moves them.
     Vms(Weak<RequestServer>),
 }
 

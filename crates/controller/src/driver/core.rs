@@ -328,8 +328,8 @@ impl Shared {
         self.meter.event(kind(changed));
         if let ChangedObject::Operation { operation } = changed
             && operation.state.is_over()
+            && self.meter.ended(operation)
         {
-            self.meter.ended(operation);
             info!("operation {} is over: {:?} {}", operation.id, operation.state, operation.message);
         }
     }

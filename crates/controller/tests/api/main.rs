@@ -10,6 +10,7 @@ mod fake_agent;
 mod fake_devices;
 mod fencing;
 mod life;
+mod metrics;
 mod page;
 mod power;
 mod setup;
