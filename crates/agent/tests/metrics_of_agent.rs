@@ -63,7 +63,7 @@ fn an_agent_tells_openmetrics_of_its_host() {
     until(&agent, "controllers are seen", |values| values.get("skein_agent_leader_heard") == Some(&0.0));
     let Some(ScrapeAddress::Tcp(address)) = agent.metrics_address().cloned() else { panic!("it listens nowhere") };
     agent.stop();
-    assert!(TcpStream::connect(address).is_err(), "it listens no more");
+    assert!(TcpStream::connect_timeout(&address, PATIENCE).is_err(), "it listens no more");
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl World {
     }
 
     fn connect(&self) -> TcpStream {
-        let socket = TcpStream::connect(self.address()).unwrap();
+        let socket = TcpStream::connect_timeout(&self.address(), PATIENCE).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket.set_write_timeout(Some(PATIENCE)).unwrap();
         socket

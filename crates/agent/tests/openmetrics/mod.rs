@@ -15,7 +15,7 @@ const ASK: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
 /// Connects as a scraper does.
 pub fn connect(agent: &Agent) -> TcpStream {
     let Some(ScrapeAddress::Tcp(address)) = agent.metrics_address() else { panic!("it listens nowhere") };
-    let socket = TcpStream::connect(address).unwrap();
+    let socket = TcpStream::connect_timeout(address, PATIENCE).unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     socket
 }

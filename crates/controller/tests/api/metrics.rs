@@ -25,7 +25,7 @@ fn serve(of: &TestController) -> (ScrapeServer, SocketAddr) {
 
 /// Scrapes a controller. Every sample is one of a declared family.
 fn scrape(address: SocketAddr) -> Values {
-    let mut socket = TcpStream::connect(address).unwrap();
+    let mut socket = TcpStream::connect_timeout(&address, LONG).unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
     socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: c\r\n\r\n").unwrap();
     let mut answer = String::new();
@@ -115,6 +115,6 @@ async fn both_controllers_tell_what_they_see() {
     drop(leader);
     told(at_follower, "it leads", |values| values["skein_controller_leads"] == 1.0).await;
     drop(follower);
-    assert!(TcpStream::connect(at_follower).is_err());
+    assert!(TcpStream::connect_timeout(&at_follower, LONG).is_err());
     second.stop().await;
 }
