@@ -225,7 +225,7 @@ fn a_qemu_that_hangs_as_it_starts_is_killed_and_the_source_told_why() {
     source.say(Intent::Settle, None);
     openmetrics::until(&target.agent, "the end is counted", |values| {
         let is = |series: &str| values.get(series) == Some(&1.0);
-        is("skein_migrations_called_off_total{role=\"target\",reason=\"cannot-run\"}")
+        is("skein_migrations_called_off_total{role=\"target\",reason=\"qemu-ended\"}")
             && is("skein_migrations_ended_total{role=\"target\",outcome=\"kept\"}")
             && values["skein_journal_write_seconds_count"] >= 2.0
             && values["skein_migration_phases_total{role=\"target\",phase=\"prepare\"}"] >= 1.0
