@@ -16,7 +16,8 @@ const VM: Label = Label { name: "vm", bound: Bound::Of("guests that leave this h
 const GUESS: Label = Label { name: "guess", bound: Bound::OneOf(&["low", "likely", "high"]) };
 const FORECAST_END: Label = Label { name: "end", bound: Bound::OneOf(&["early", "in_range", "late"]) };
 const VM_STATE: Label = Label { name: "state", bound: Bound::OneOf(VM_STATES) };
-const NIC: Label = Label { name: "nic", bound: Bound::Of("the host's own NICs") };
+const NIC: Label =
+    Label { name: "nic", bound: Bound::Of("the host's own NICs; empty of a path whose NIC is not known") };
 const PEER: Label = Label { name: "peer", bound: Bound::Of("hosts with an open session") };
 const REMOTE: Label = Label { name: "remote", bound: Bound::Of("addresses of paths of open sessions") };
 const TRANSPORT: Label = Label { name: "transport", bound: Bound::OneOf(&["tcp", "rdma"]) };
