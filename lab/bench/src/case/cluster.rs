@@ -25,6 +25,11 @@ pub(super) fn cases() -> Vec<Case> {
             ClusterCase::Fleet,
         ),
         case(
+            "forecast",
+            "100 migrations of 20 s and more say a quarter in how long they still take, while links and limits change.",
+            ClusterCase::Forecast,
+        ),
+        case(
             "rate-limit",
             "A migration keeps to its limit, and to one that is set in the middle; two migrations share a NIC evenly.",
             ClusterCase::RateLimit,

@@ -4,6 +4,8 @@ mod drain;
 pub(crate) mod drain_figure;
 mod fleet;
 pub(crate) mod fleet_figure;
+mod forecast;
+pub(crate) mod forecast_figure;
 mod options;
 mod probe;
 pub(crate) mod probe_figure;
@@ -34,6 +36,7 @@ pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(Str
             rails::clustering(options, tell).map(|seen| rails_figure::judge_clustering(&seen))
         }
         ClusterCase::ReadWrite => rails::read_write(options, tell).map(|seen| rails_figure::judge_read_write(&seen)),
+        ClusterCase::Forecast => forecast::run(options, tell).map(|seen| forecast_figure::judge(&seen)),
         ClusterCase::Fleet => fleet::run(options, tell).map(|seen| fleet_figure::judge(Some(&seen))),
     }
 }

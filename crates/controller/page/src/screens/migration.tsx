@@ -17,6 +17,8 @@ import { summaryOf, type Summary } from "../migration/summary";
 import { useMigration, type Followed } from "../migration/use_migration";
 import { outcomeName, waitsFor } from "../migration/words";
 import { link } from "../router";
+import { store } from "../store/store";
+import { useStore } from "../store/use";
 import type { Tone } from "../words";
 
 export function MigrationPage({ id }: { id: string }) {
@@ -81,6 +83,17 @@ export function axisOf(of: Summary, nowMs: number): Axis {
   };
 }
 
+/** Where to go on from a migration that is over, if its guest is in another one by now. */
+function NextMigration({ of }: { of: Summary }) {
+  const next = useStore(() => store.tables.vms.get(of.vm)?.migration?.id);
+  if (!of.outcome || next === undefined || next === of.id) return null;
+  return (
+    <div class="callout plain" role="status">
+      {of.vm} is in another migration now: <a href={link("migrations", next)}>{next}</a>
+    </div>
+  );
+}
+
 function MigrationBody({ followed, of }: { followed: Followed; of: Summary }) {
   const { record, samples } = followed;
   const hosts = { source: of.source, target: of.target };
@@ -90,6 +103,7 @@ function MigrationBody({ followed, of }: { followed: Followed; of: Summary }) {
   return (
     <>
       <MigrationBar of={of} link={followed.link} />
+      <NextMigration of={of} />
       {record?.note && <div class="callout plain">{sentence(record.note)}</div>}
       {waits.length > 0 && (
         <div class="callout warn" role="status">
