@@ -17,8 +17,9 @@ import { summaryOf, type Summary } from "../migration/summary";
 import { useMigration, type Followed } from "../migration/use_migration";
 import { outcomeName, waitsFor } from "../migration/words";
 import { link } from "../router";
+import { readVm } from "../store/follow";
 import { store } from "../store/store";
-import { useStore } from "../store/use";
+import { useRepeated, useStore } from "../store/use";
 import type { Tone } from "../words";
 
 export function MigrationPage({ id }: { id: string }) {
@@ -83,8 +84,11 @@ export function axisOf(of: Summary, nowMs: number): Axis {
   };
 }
 
+const READ_MS = 2000;
+
 /** Where to go on from a migration that is over, if its guest is in another one by now. */
 function NextMigration({ of }: { of: Summary }) {
+  useRepeated((signal) => readVm(of.vm, signal), READ_MS, [of.vm], of.outcome != null);
   const next = useStore(() => store.tables.vms.get(of.vm)?.migration?.id);
   if (!of.outcome || next === undefined || next === of.id) return null;
   return (
