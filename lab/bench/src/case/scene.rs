@@ -6,7 +6,8 @@ use skein_lab_guest::Rewrite;
 
 use crate::{
     cluster::{
-        drain_figure, fleet_figure, forecast_figure, probe_figure, rails_figure, rate_limit_figure, share_figure,
+        drain_figure, fleet_figure, forecast_figure, page_figure, probe_figure, rails_figure, rate_limit_figure,
+        share_figure,
     },
     figure::Check,
     mover::Mover,
@@ -39,6 +40,10 @@ pub enum ClusterCase {
     Fleet,
     /// Migrations say how long they still take.
     Forecast,
+    /// The page of a thousand hosts is opened.
+    PageLarge,
+    /// A migration is watched in the page.
+    PageLive,
     /// Migrations are limited, and share a NIC.
     RateLimit,
     /// Migrations have a share of NICs that others fill.
@@ -62,6 +67,8 @@ impl ClusterCase {
             ClusterCase::Drain => drain_figure::judge(&[]),
             ClusterCase::Fleet => fleet_figure::judge(None),
             ClusterCase::Forecast => forecast_figure::judge(&[]),
+            ClusterCase::PageLarge => page_figure::judge_large(None),
+            ClusterCase::PageLive => page_figure::judge_live(None),
             ClusterCase::RateLimit => rate_limit_figure::judge(&[]),
             ClusterCase::Share => share_figure::judge(&[]),
             ClusterCase::MtuLie => probe_figure::judge_lie(&[]),

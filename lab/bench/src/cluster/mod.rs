@@ -7,6 +7,8 @@ pub(crate) mod fleet_figure;
 mod forecast;
 pub(crate) mod forecast_figure;
 mod options;
+mod page;
+pub(crate) mod page_figure;
 mod probe;
 pub(crate) mod probe_figure;
 mod rails;
@@ -27,6 +29,8 @@ use crate::{case::ClusterCase, error::BenchError, results::Part};
 pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Part>, BenchError> {
     match case {
         ClusterCase::Drain => drain::run(options, tell).map(|rounds| drain_figure::judge(&rounds)),
+        ClusterCase::PageLarge => page::large(options, tell).map(|seen| page_figure::judge_large(Some(&seen))),
+        ClusterCase::PageLive => page::live(options, tell).map(|seen| page_figure::judge_live(Some(&seen))),
         ClusterCase::RateLimit => rate_limit::run(options, tell).map(|rounds| rate_limit_figure::judge(&rounds)),
         ClusterCase::Share => share::run(options, tell).map(|rounds| share_figure::judge(&rounds)),
         ClusterCase::MtuLie => probe::lie(options, tell).map(|rounds| probe_figure::judge_lie(&rounds)),

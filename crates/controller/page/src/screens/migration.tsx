@@ -1,5 +1,5 @@
 // A migration, live while it is under way, and from its record afterwards: the same page.
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import { Empty, GuestLink, HostLink, Panel, State, Title } from "../components/basics";
 import { MigrationActions } from "../components/migration/actions";
 import { CoreChart, NicCharts, RateCharts, type Axis } from "../components/migration/charts";
@@ -17,6 +17,7 @@ import { summaryOf, type Summary } from "../migration/summary";
 import { useMigration, type Followed } from "../migration/use_migration";
 import { outcomeName, waitsFor } from "../migration/words";
 import { link } from "../router";
+import type { MigrationSample } from "../types";
 import { readVm } from "../store/follow";
 import { store } from "../store/store";
 import { useRepeated, useStore } from "../store/use";
@@ -98,12 +99,18 @@ function NextMigration({ of }: { of: Summary }) {
   );
 }
 
+/** Tells whoever measures the page which sample is in the frame that is drawn next. */
+function tellShown(sample: MigrationSample | undefined): void {
+  if (sample) requestAnimationFrame(() => dispatchEvent(new CustomEvent("skein-shown", { detail: sample.at })));
+}
+
 function MigrationBody({ followed, of }: { followed: Followed; of: Summary }) {
   const { record, samples } = followed;
   const hosts = { source: of.source, target: of.target };
   const axis = axisOf(of, of.elapsedMs);
   const waits = of.ends.source ? waitsFor(of.ends.source) : [];
   const copy = of.ends.source?.copy ?? of.ends.target?.copy;
+  useEffect(() => tellShown(samples.source.at(-1)), [samples]);
   return (
     <>
       <MigrationBar of={of} link={followed.link} />
