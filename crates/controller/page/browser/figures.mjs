@@ -9,7 +9,7 @@
 // many: what --pages pages that show a migration under way cost the controller --pid: what one page asks for within 20 s
 //   is asked for as often by as many.
 import { readFileSync } from "node:fs";
-import { Agent, request } from "node:https";
+import { connect } from "node:http2";
 import { parseArgs } from "node:util";
 import { chromium } from "playwright-core";
 import { Lab } from "./lab.mjs";
@@ -134,29 +134,38 @@ async function many() {
   await page.goto("about:blank");
   const without = await coresOf(options.pid, SEEN_MS);
   const cookie = cookies.map((one) => `${one.name}=${one.value}`).join("; ");
-  const agents = Array.from({ length: Number(options.pages) }, () => new Agent({ rejectUnauthorized: false, keepAlive: true }));
+  let [bytes, failed, isOver] = [0, 0, false];
+  const refused = (path, why) => {
+    failed += 1;
+    // The first of them says enough.
+    if (failed <= 3) console.error(`${path}: ${why}`);
+  };
+  // As a browser does, each asks all by one connection.
+  const pages = Array.from({ length: Number(options.pages) }, () => {
+    const page = connect(options.url, { rejectUnauthorized: false });
+    page.on("error", (error) => isOver || refused("a connection", error.message));
+    return page;
+  });
   const mine = asked.filter((one) => one.url.includes("/api/v1/"));
-  let [bytes, failed] = [0, 0];
-  const ask = (agent, path) => {
-    const url = new URL(path, options.url);
-    const sent = request(url, { agent, headers: { cookie, "x-skein-page": "1" } }, (answer) => {
-      if (answer.statusCode !== 200) failed += 1;
-      answer.on("data", (data) => (bytes += data.length));
-      answer.on("error", () => undefined);
-    });
-    sent.on("error", () => (failed += 1));
+  const ask = (page, path) => {
+    if (isOver || page.destroyed) return;
+    const sent = page.request({ ":path": path, cookie, "x-skein-page": "1" });
+    sent.on("response", (answer) => answer[":status"] === 200 || refused(path, answer[":status"]));
+    sent.on("data", (data) => (bytes += data.length));
+    sent.on("error", (error) => isOver || refused(path, error.message));
     sent.end();
   };
   // Not all at the same moment, as people do.
-  agents.forEach((agent, number) => {
+  pages.forEach((page, number) => {
     for (const one of mine) {
       const path = one.url.slice(one.url.indexOf("/api/v1/"));
-      setTimeout(() => ask(agent, path), one.at + number * 40);
+      setTimeout(() => ask(page, path), one.at + number * 40);
     }
   });
   await sleep(5000);
   const taken = await coresOf(options.pid, SEEN_MS - 5000);
-  agents.forEach((agent) => agent.destroy());
+  isOver = true;
+  pages.forEach((page) => page.destroy());
   const { value } = await lab.api(await lab.open("#/"), "GET", `/migrations/${id}`);
   return {
     cores_without: without,
