@@ -3,7 +3,7 @@
 # (soft-RoCE, rdma_rxe), over two rails: `skein tunnel` has to use RDMA on both, by libfabric, and agents move a guest's
 # RAM so. What arrives has to be what was sent, also when one rail or both break off in the middle. SKEIN is the
 # program; without it target/release/skein. It is about what holds, and not about speed: the machines are slow, and want
-# one that is not busy.
+# one that is not busy. DEVICE=siw is soft-iWARP (scripts/siw.sh) instead of soft-RoCE.
 #
 # The machine a runs the test, and tells b over a third link what to do. What both say is in target/rdma. TRIES names
 # what is tried; each has machines of its own, as rxe of Linux 6.1 sets no connection up on a NIC that was down before.
@@ -16,6 +16,7 @@ case ${1-} in -*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;; esac
 cd "$(dirname "$0")/.."
 skein=$(realpath "${1:-target/release/skein}")
 work=$PWD/target/rdma
+device=${DEVICE-rxe}
 # The status of a try in which RDMA did not begin in time.
 is_late=4
 skip() { echo "rdma: skipped: $*" >&2; exit 3; }
@@ -24,10 +25,12 @@ if [ -z "${SKEIN_OWN_KERNEL-}" ]; then
   [ -x "$skein" ] || skip "no program $skein"
   for program in rdma socat; do command -v $program >/dev/null || skip "no $program"; done
   [ -n "$(ldconfig -p | sed -n '/libfabric\.so\.1/p')" ] || skip "no libfabric1"
-  # What libibverbs needs for rxe.
-  compgen -G '/usr/lib/*/libibverbs/librxe-rdmav*.so' >/dev/null || skip "no ibverbs-providers"
+  # What libibverbs needs for the device.
+  compgen -G "/usr/lib/*/libibverbs/lib$device-rdmav*.so" >/dev/null || skip "no ibverbs-providers"
   # The first machine unpacks its kernel.
   [ target/emulated/initrd -nt scripts/emulated.sh ] || scripts/emulated.sh true >/dev/null || exit $?
+  module=
+  if [ "$device" = siw ]; then module=$(scripts/siw.sh) || exit $?; fi
   mkdir -p "$work"
   if [ ! -x "$work/usr/bin/fi_pingpong" ]; then
     (cd "$work" && apt-get -qq download libfabric-bin 2>/dev/null) || skip "apt cannot download libfabric-bin"
@@ -60,7 +63,8 @@ guest-one-rail-cut guest-both-rails-cut}
       arguments+=" -device virtio-net-pci,netdev=n$nic,mac=52:54:00:00:0$nic:0$1,host_mtu=9000"
     done
     EMULATED_MIB=1536 EMULATED_SECONDS=1200 EMULATED_QEMU=$arguments scripts/emulated.sh env "RDMA=$RDMA" \
-      "FABRIC=${FABRIC-}" "TRY=$2" "$PWD/scripts/rdma.sh" "$skein" "$1" "$run/ca/hosts" "$run/data"
+      "FABRIC=${FABRIC-}" "DEVICE=$device" "MODULE=$module" "TRY=$2" \
+      "$PWD/scripts/rdma.sh" "$skein" "$1" "$run/ca/hosts" "$run/data"
   }
   # pair TRY - runs both machines.
   pair() {
@@ -108,8 +112,9 @@ for nic in 0 1 2; do
   ip addr add "10.7.$nic.${number[$host]}/24" dev eth$nic
   ip link set eth$nic up
 done
-for rail in 0 1; do rdma link add rxe$rail type rxe netdev eth$rail; done
-say "rxe is up on $host"
+[ -z "$MODULE" ] || insmod "$MODULE"
+for rail in 0 1; do rdma link add $device$rail type $device netdev eth$rail; done
+say "$device is up on $host"
 if [ "$host" = b ]; then
   # Runs what a says, until the machine is stopped.
   socat -t 600 TCP-LISTEN:7000,fork,reuseaddr EXEC:/bin/bash,nofork
@@ -135,12 +140,15 @@ eventually() {
 eventually 60 on b true 2>/dev/null || { echo "b does not come"; exit 1; }
 say "both machines are there"
 
-# carried RAIL - how many packets of RDMA the rail has sent from here.
-carried() { cat "/sys/class/infiniband/rxe$1/ports/1/hw_counters/sent_pkts"; }
+# carried RAIL - how many packets of RDMA the rail has sent from here. siw does not count: all that its NIC has sent.
+carried() {
+  local counter=/sys/class/infiniband/rxe$1/ports/1/hw_counters/sent_pkts
+  if [ -e "$counter" ]; then cat "$counter"; else echo $(($(cat "/sys/class/net/eth$1/statistics/tx_bytes") / 4096)); fi
+}
 
 # ---- libfabric alone ----
 for rail in 0 1; do
-  pingpong=(timeout 60 env FI_UNIVERSE_SIZE=16 "$work/usr/bin/fi_pingpong" -p 'verbs;ofi_rxm' -e rdm -d "rxe$rail"
+  pingpong=(timeout 60 env FI_UNIVERSE_SIZE=16 "$work/usr/bin/fi_pingpong" -p 'verbs;ofi_rxm' -e rdm -d "$device$rail"
     -c -I 20 -S 65536)
   before=$(carried $rail)
   on b bash -c "$(printf '%q ' "${pingpong[@]}") >pingpong.log 2>&1 </dev/null &"

@@ -20,8 +20,11 @@ export LC_ALL=C CARGO_TERM_COLOR=never
 cd "$(dirname "$0")/.."
 . scripts/env.sh
 mkdir -p target/test
-# Everything is built only once, so builds are not incremental, which would take as much room again.
-[ -z "${CI-}" ] || export CARGO_INCREMENTAL=0
+# Everything is built only once, so builds are not incremental, which would take as much room again. Lines in
+# backtraces take 2 GB in all programs, and a panic names its line without.
+[ -z "${CI-}" ] || export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0
+# room - says how much room is left for what is built and tried: a full disk fails many tiers at once, in odd ways.
+room() { df -P -BM target | awk 'NR == 2 { printf "room: %d MB left of %d\n", $4, $2 }'; }
 
 case ${1-} in -*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;; esac
 
@@ -200,6 +203,8 @@ begin() {
     "$program" --test-threads=1 --nocapture
 }
 
+room
+
 # ---- side by side ----
 # Lines "SECONDS HUNDREDTHS TIER VERSION". Tiers that may take longest come first, so that none of them is left at the
 # end.
@@ -269,6 +274,7 @@ while :; do
   [ -z "$compiles" ] || [ -n "${name_of[$compiles]-}" ] || compiles=
 done
 
+room
 # Prints the failed assertions once more, as the logs above may be long.
 for name in "${bad[@]}"; do
   echo "failed: $name (target/test/$name.log)"

@@ -32,6 +32,11 @@ pub(crate) enum AgentEvent {
         /// The attempts that are allowed.
         of: u32,
     },
+    /// A person has the copy begin again with other options.
+    Restarts {
+        /// What changes, in words.
+        how: String,
+    },
     /// An attempt was not begun.
     AttemptNotBegun {
         /// The number of that attempt.
@@ -127,6 +132,10 @@ impl AgentEvent {
                 let text = format!("came to nothing; attempt {number} of {of} follows");
                 info("attempt-follows").line(&text).note(&text)
             }
+            AgentEvent::Restarts { how } => {
+                let text = format!("somebody has it begin again: {how}");
+                info("restarts").line(&text).note(&text)
+            }
             AgentEvent::AttemptNotBegun { number, of, why, follows } => {
                 let then = if *follows { "another one follows" } else { "no further attempt is made" };
                 let text = format!("attempt {number} of {of} was not begun, {then}: {why}");
@@ -210,6 +219,7 @@ mod tests {
             AgentEvent::MinorDifference { text: "not moved: the clock's drift".into() },
             AgentEvent::TargetNoted { text: "QEMU's last words: no room".into() },
             AgentEvent::HoldEnds { why: "somebody says so".into() },
+            AgentEvent::Restarts { how: "its guest is held".into() },
             AgentEvent::AgentStops,
             AgentEvent::QemuNotKilled { error: error() },
             AgentEvent::NotWorkedOn { error: error() },

@@ -76,13 +76,38 @@ fn a_throttled_guest_does_not_wait_for_the_network() {
 fn held(cluster: &Cluster, hold: HoldOptions) -> MigrationId {
     let options = MigrateOptions { downtime_limit_ms: Some(1500), ..MigrateOptions::default() };
     let id = cluster.begin_held(VM, "a", "b", options, hold).id;
+    wait_held(cluster, id);
+    id
+}
+
+fn wait_held(cluster: &Cluster, id: MigrationId) {
     let is_held = || {
         let now = cluster.migration("a", id);
         assert_eq!(now.outcome, None, "{now:?}");
         now.stage == Some(MigrationPhase::Source(SourcePhase::Held))
     };
     cluster.wait(DEADLINE, "it is held", is_held);
-    id
+}
+
+/// Has a migration of the guest begin again with other options, as it copies. Returns the migration that follows.
+fn restarted(
+    cluster: &Cluster,
+    first: MigrationId,
+    hold: Option<HoldOptions>,
+    allow_throttle: Option<u8>,
+) -> MigrationId {
+    let copies = || cluster.migration("a", first).copy.is_some_and(|copy| copy.transferred_bytes > 0);
+    cluster.wait(DEADLINE, "it copies", copies);
+    cluster.asked("a", &Request::MigrationRestart { id: first.to_string(), hold, allow_throttle });
+    let newest = || match cluster.asked("a", &Request::MigrationShow { id: VM.to_owned() }) {
+        Reply::Migration(migration) => migration.id,
+        reply => panic!("{reply:?}"),
+    };
+    cluster.wait(DEADLINE, "another attempt", || newest() != first);
+    let before = cluster.migration("a", first);
+    assert_eq!((before.outcome, before.why), (Some(Outcome::CalledOff), Some(FailureReason::Cancelled)), "{before:?}");
+    assert!(notes(cluster, first).iter().any(|note| note.starts_with("somebody has it begin again: its guest ")));
+    newest()
 }
 
 #[test]
@@ -95,7 +120,16 @@ fn a_guest_is_held_and_kept_fresh_until_it_is_to_switch() {
     cluster.start_vm("a", &definition);
     cluster.wait_working(VM);
 
-    let id = held(&cluster, HoldOptions::default());
+    // Somebody decides so while it is copied, slowly.
+    let slow =
+        MigrateOptions { downtime_limit_ms: Some(1500), rate_bits_per_s: Some(8_000_000), ..MigrateOptions::default() };
+    let first = cluster.begin(VM, "a", "b", slow).id;
+    let id = restarted(&cluster, first, Some(HoldOptions::default()), None);
+    let again =
+        Request::MigrationRestart { id: id.to_string(), hold: Some(HoldOptions::default()), allow_throttle: None };
+    assert!(cluster.refused("a", &again).contains("is held already, or is to be"));
+    cluster.asked("a", &Request::MigrationLimit { id: id.to_string(), rate_bits_per_s: None });
+    wait_held(&cluster, id);
     let rounds = || cluster.migration("a", id).copy.map_or(0, |copy| copy.round);
     let first = rounds();
     cluster.wait(DEADLINE, "the target is kept fresh", || rounds() >= first + 3);
@@ -141,7 +175,8 @@ fn a_guest_that_is_too_hot_is_throttled_or_stays() {
     let lacks = |migration: &Migration| {
         assert_eq!(migration.outcome, Some(Outcome::CalledOff), "{migration:?}");
         let why = &migration.detail;
-        assert!(why.starts_with("will not converge: dirties ") && why.contains(" NIC"), "{why}");
+        // On a busy machine the links are not full, and another NIC is no cure.
+        assert!(why.starts_with("will not converge: dirties "), "{why}");
         let throttle = why.split("--allow-throttle ").nth(1).unwrap_or_else(|| panic!("{why}"));
         throttle.parse::<u8>().unwrap()
     };
@@ -163,7 +198,9 @@ fn a_guest_that_is_too_hot_is_throttled_or_stays() {
     assert_eq!(kept.why, Some(FailureReason::Deadline));
     lacks(&kept);
 
-    let id = begin(MigrateOptions { allow_throttle: Some(99), ..MigrateOptions::default() });
+    // Somebody sees that, and lets its guest be throttled: it begins again.
+    let first = begin(MigrateOptions { deadline_s: Some(600), ..MigrateOptions::default() });
+    let id = restarted(&cluster, first, None, Some(99));
     let moved = cluster.watched("a", id);
     let notes = notes(&cluster, id);
     eprintln!("{} ms stopped, {:.1} s: {notes:#?}", moved.downtime_ms.unwrap_or(0), moved.elapsed_ms as f64 / 1e3);

@@ -1,11 +1,11 @@
 //! What people and programs ask of a controller, and its answers, as values.
 
-use skein_api::MigrationId;
 use skein_api::cluster::{
     ClusterSettings, CreateVmRequest, DrainRequest, FenceRequest, HostSettings, MigrateRequest, Operation,
     OptimizeRequest, PowerReading, ResumeRequest, Role, StartVmRequest, StopVmRequest, Token, UnixMs, UpdateRequest,
     VmMigration, VmSettings,
 };
+use skein_api::{HoldOptions, MigrationId};
 
 /// What is said of an operation that is only shown.
 pub(crate) const NOTHING_BEGUN: &str = "nothing was begun: this is what would be done";
@@ -93,13 +93,17 @@ pub enum Ask {
 }
 
 /// What is asked of a migration that is under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum MigrationAsk {
     /// Have a guest switch that is held. It has to be stopped within these seconds.
     Switch { deadline_s: Option<u64> },
     /// Limit how fast it sends; `None`: it has no limit of its own any more.
     Limit { rate_bits_per_s: Option<u64> },
+    /// Begin its copy again, and hold its guest then.
+    Hold { hold: HoldOptions },
+    /// Begin its copy again, and throttle its guest by this per cent at most, if that takes it to converge.
+    Throttle { percent: u8 },
     /// Call it off.
     Cancel,
 }

@@ -137,10 +137,14 @@ impl Controlled {
         process.wait().expect("it can be waited for");
     }
 
+    /// Returns the process of a controller.
+    pub fn controller_pid(&self, host: &str) -> u32 {
+        self.controllers[host].process.as_ref().expect("it runs").id()
+    }
+
     /// Sends a controller a signal, such as SIGSTOP.
     pub fn signal_controller(&self, host: &str, signal: Signal) {
-        let process = self.controllers[host].process.as_ref().expect("it runs");
-        let pid = i32::try_from(process.id()).expect("it is a pid");
+        let pid = i32::try_from(self.controller_pid(host)).expect("it is a pid");
         kill(Pid::from_raw(pid), signal).expect("it can be sent signals");
     }
 

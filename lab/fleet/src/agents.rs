@@ -64,7 +64,7 @@ pub fn run() -> Result<(), FleetError> {
 fn begun(begin: &Begin, out: SyncSender<FromAgents>) -> Result<Arc<World>, FleetError> {
     let ca = ClusterCa::load(&begin.ca)?;
     let agents = (begin.first..begin.end).map(|number| Agent {
-        host: Mutex::new(Host::new(number, begin.guests_per_host, begin.seed)),
+        host: Mutex::new(Host::new(number, begin.guests_per_host, begin.copy_bytes_per_s, begin.seed)),
         changed: Notify::new(),
         reaches: watch::Sender::new(true),
     });

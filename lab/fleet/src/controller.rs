@@ -78,8 +78,7 @@ impl ControllerProcess {
 
     /// Makes a client with the admin's token.
     pub(crate) fn client(&self) -> Result<ControllerClient, FleetError> {
-        let token = self.dir.join("identity/admin.token");
-        let secret = fs::read_to_string(&token).map_err(FleetError::io("cannot read the admin's token"))?;
+        let secret = fs::read_to_string(self.token_file()).map_err(FleetError::io("cannot read the admin's token"))?;
         let credentials =
             Credentials::Token { ca: ClusterCa::load(&self.ca())?.fingerprint(), secret: secret.trim().to_owned() };
         Ok(ControllerClient::new(vec![format!("https://{}", self.address).parse()?], &credentials)?)
@@ -97,7 +96,12 @@ impl ControllerProcess {
         }
     }
 
-    fn pid(&self) -> Option<u32> {
+    /// Returns the file of the admin's token.
+    pub(crate) fn token_file(&self) -> PathBuf {
+        self.dir.join("identity/admin.token")
+    }
+
+    pub(crate) fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 

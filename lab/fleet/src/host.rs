@@ -19,8 +19,7 @@ const HOST_CPUS: u32 = 48;
 const NIC_BITS_PER_S: u64 = 10_000_000_000;
 /// The migrations at once that an agent allows, each way.
 const SLOTS: u32 = 4;
-/// What a migration carries of a guest's memory in a second, and what it takes besides, in milliseconds.
-const COPY_BYTES_PER_S: u64 = 1_000_000_000;
+/// What a migration takes besides its copy, in milliseconds.
 const SETUP_MS: u64 = 800;
 /// How long a guest takes to start, in milliseconds, at least and besides.
 const START_MS: (u64, usize) = (300, 1500);
@@ -69,6 +68,8 @@ pub(crate) struct Host {
     /// The number of the agent's start, of the host's boot.
     pub(crate) instance: u64,
     boot: u64,
+    /// What a migration carries of a guest's memory in a second.
+    copy_bytes_per_s: u64,
     /// Whether the host has power.
     pub(crate) is_on: bool,
     pub(crate) highest: Term,
@@ -94,7 +95,7 @@ pub(crate) struct Snapshot {
 
 impl Host {
     /// Makes a host with guests that run.
-    pub(crate) fn new(number: u32, guests: u32, seed: u64) -> Host {
+    pub(crate) fn new(number: u32, guests: u32, copy_bytes_per_s: u64, seed: u64) -> Host {
         let mut dice = Dice::new(seed ^ u64::from(number) << 20);
         let first = (number - 1) * guests;
         let new = |dice: &mut Dice| Guest {
@@ -108,6 +109,7 @@ impl Host {
             name: host_name(number),
             instance: dice.any(),
             boot: 1,
+            copy_bytes_per_s,
             is_on: true,
             highest: Term(0),
             guests: (1..=guests).map(|vm| (vm_name(first + vm), new(&mut dice))).collect(),
@@ -313,7 +315,7 @@ impl Host {
         self.begun_ms.insert(id, now_ms);
         self.asked.extend(name.map(|name| (name, id)));
         self.tell(to, id, PeerWord::Begin { vm: vm.to_owned(), memory_bytes, cpus });
-        let copy_ms = memory_bytes * 1000 / COPY_BYTES_PER_S;
+        let copy_ms = memory_bytes * 1000 / self.copy_bytes_per_s.max(1);
         let after_ms = SETUP_MS + copy_ms * 7 / 10 + self.dice.below(copy_ms as usize * 8 / 10) as u64;
         self.wishes.push(Wish::Copies { migration: id, after_ms });
         Reply::Migration(Box::new(migration))
@@ -512,7 +514,7 @@ mod tests {
 
     #[test]
     fn a_guest_moves_and_runs_once() {
-        let (mut one, mut two) = (Host::new(1, 2, 1), Host::new(2, 2, 1));
+        let (mut one, mut two) = (Host::new(1, 2, 1_000_000_000, 1), Host::new(2, 2, 1_000_000_000, 1));
         let Obeyed::Reply(Reply::Migration(begun)) = migrate(&mut one, "v00001", "h0002", 7) else { panic!() };
         // Asked for again it is the same, whatever id is fresh.
         let again = migrate(&mut one, "v00001", "h0002", 8);
@@ -538,7 +540,7 @@ mod tests {
 
     #[test]
     fn a_host_that_goes_down_ends_its_migrations() {
-        let (mut one, mut two) = (Host::new(1, 2, 1), Host::new(2, 2, 1));
+        let (mut one, mut two) = (Host::new(1, 2, 1_000_000_000, 1), Host::new(2, 2, 1_000_000_000, 1));
         migrate(&mut one, "v00001", "h0002", 7);
         exchange(&mut one, &mut two);
         two.suffer(Fault::Off);
@@ -555,7 +557,7 @@ mod tests {
 
     #[test]
     fn a_start_is_done_once_or_never() {
-        let mut host = Host::new(1, 1, 1);
+        let mut host = Host::new(1, 1, 1_000_000_000, 1);
         let start = || Request::VmStart { from: VmOrigin::Name("v00001".into()), options: Default::default() };
         let ask = |host: &mut Host, name: &str| host.obey(1, Some(name.into()), start(), MigrationId(1));
         host.suffer(Fault::Off);

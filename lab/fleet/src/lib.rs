@@ -23,6 +23,7 @@
 //! | `activity` | faults, migrations, starts and stops, drawn from the seed |
 //! | `compare` | what the controller shows against what agents know |
 //! | `course` | the whole, step by step |
+//! | `show` | a fleet that stands, for whoever looks at its controller |
 
 mod activity;
 pub mod agents;
@@ -38,6 +39,7 @@ mod processes;
 mod reads;
 mod seen;
 mod settings;
+mod show;
 mod subscriber;
 mod told;
 mod words;
@@ -48,3 +50,4 @@ pub use error::FleetError;
 pub use latencies::Latencies;
 pub use seen::{Drained, FleetSeen, Recovery, Window};
 pub use settings::FleetSettings;
+pub use show::{Shown, show};

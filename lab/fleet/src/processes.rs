@@ -75,6 +75,7 @@ impl Processes {
                 first,
                 end: (first + hosts_each).min(settings.hosts + 1),
                 guests_per_host: settings.guests_per_host,
+                copy_bytes_per_s: settings.copy_bytes_per_s,
                 planetlab: settings.planetlab.clone(),
             };
             processes.tell(number as usize, &ToAgents::Begin(begin))?;

@@ -14,6 +14,8 @@ pub struct FleetSettings {
     pub hosts: u32,
     /// The guests of each host at the beginning.
     pub guests_per_host: u32,
+    /// What a migration carries of a guest's memory in a second.
+    pub copy_bytes_per_s: u64,
     /// The processes that the agents are in.
     pub processes: u32,
     /// A day of PlanetLab's traces, or a directory of such days. `None`: loads are drawn from the seed.
@@ -39,6 +41,7 @@ impl FleetSettings {
             agents,
             hosts: 1000,
             guests_per_host: 20,
+            copy_bytes_per_s: 1_000_000_000,
             processes: 4,
             planetlab: None,
             seed: 1,

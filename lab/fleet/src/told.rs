@@ -63,7 +63,8 @@ mod tests {
 
     #[test]
     fn the_first_report_has_everything_and_the_next_what_is_new() {
-        let (mut host, loads, mut told) = (Host::new(1, 3, 1), Loads::new(None, 1).unwrap(), Told::default());
+        let (mut host, loads, mut told) =
+            (Host::new(1, 3, 1_000_000_000, 1), Loads::new(None, 1).unwrap(), Told::default());
         let mut report = |host: &Host, ms| told.report(ms, host.snapshot(ms, &loads), || host.facts());
         let first = report(&host, 1000);
         assert_eq!((first.sequence, first.vms.len(), first.vm_loads.len()), (1, 3, 3));

@@ -32,6 +32,7 @@ pub(crate) struct Begin {
     pub first: u32,
     pub end: u32,
     pub guests_per_host: u32,
+    pub copy_bytes_per_s: u64,
     pub planetlab: Option<PathBuf>,
 }
 

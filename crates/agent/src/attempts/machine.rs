@@ -9,6 +9,7 @@
 //!             └─── blocked, refused for the last time, cancelled ─▶ Over ◀── moved, ended, cancelled, no tries left
 //! ```
 
+use std::mem;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,32 @@ pub(crate) struct AskedMigration {
     /// Whether the controller that leads has asked; else a person has.
     #[serde(default)]
     pub(crate) by_controller: bool,
+}
+
+/// What a person changes of a migration that is under way: its next attempt begins so.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ChangedOptions {
+    /// How the guest is held; `None`: as it was asked for.
+    #[serde(default)]
+    pub(crate) hold: Option<HoldOptions>,
+    /// The per cent by which the guest may be throttled; `None`: as it was asked for.
+    #[serde(default)]
+    pub(crate) allow_throttle: Option<u8>,
+}
+
+impl ChangedOptions {
+    /// Adds changes; of two for the same option the later holds.
+    fn add(&mut self, later: &ChangedOptions) {
+        self.hold = later.hold.clone().or(self.hold.take());
+        self.allow_throttle = later.allow_throttle.or(self.allow_throttle);
+    }
+
+    /// Returns the changes in words.
+    pub(super) fn words(&self) -> String {
+        let hold = self.hold.iter().map(|_| "its guest is held before it switches".to_owned());
+        let throttle = self.allow_throttle.iter().map(|percent| format!("its guest may be throttled by {percent} %"));
+        hold.chain(throttle).collect::<Vec<_>>().join("; ")
+    }
 }
 
 /// Whether an attempt has shown that the guest's pages have to go through the target's QEMU.
@@ -146,16 +173,32 @@ pub(super) enum CancelStep {
     TooLate,
 }
 
+/// The step that follows after a person has changed the options of attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RestartStep {
+    /// Call this migration off; another attempt follows.
+    CallOff(MigrationId),
+    /// Do nothing: the next attempt follows in any case.
+    Nothing,
+    /// An attempt is just being begun, with the options from before. Nothing is changed.
+    Beginning,
+    /// The attempts were over before, or are called off. Nothing is changed.
+    TooLate,
+}
+
 /// All attempts of one request.
 #[derive(Clone, Debug)]
 pub(super) struct Attempts {
     asked: AskedMigration,
+    changed: ChangedOptions,
     /// The attempts that were begun, the oldest first.
     begun: Vec<BegunAttempt>,
     /// The number of attempts that were made, also those that were refused. An attempt that is being begun counts.
     made: u32,
     allowed: u32,
     is_cancelled: bool,
+    /// Whether the attempt under way is called off only to begin again with other options.
+    restarts: bool,
     state: AttemptState,
 }
 
@@ -163,25 +206,40 @@ impl Attempts {
     /// Returns the attempts of a new request, whose first attempt is to be begun now.
     pub(super) fn new(asked: AskedMigration) -> Attempts {
         let allowed = asked.options.retries.saturating_add(1);
-        let state = AttemptState::Beginning;
-        Attempts { asked, begun: Vec::new(), made: 1, allowed, is_cancelled: false, state }
+        let (state, changed) = (AttemptState::Beginning, ChangedOptions::default());
+        Attempts { asked, changed, begun: Vec::new(), made: 1, allowed, is_cancelled: false, restarts: false, state }
     }
 
     /// Returns attempts as an earlier agent left them. `begun` has at least one attempt. If there is no `end`, the
     /// newest is taken to be under way until its end is told.
     pub(super) fn recovered(
         asked: AskedMigration,
+        changed: ChangedOptions,
         begun: Vec<BegunAttempt>,
         count: AttemptCount,
         end: Option<AttemptsEnd>,
     ) -> Attempts {
-        let AttemptCount { made, allowed, is_cancelled } = count;
+        let AttemptCount { made, allowed, is_cancelled, restarts } = count;
         let state = end.map_or(AttemptState::Running, AttemptState::Over);
-        Attempts { asked, begun, made, allowed, is_cancelled, state }
+        Attempts { asked, changed, begun, made, allowed, is_cancelled, restarts, state }
     }
 
+    /// Returns what was asked for at first.
     pub(super) fn asked(&self) -> &AskedMigration {
         &self.asked
+    }
+
+    /// Returns what a person has changed since.
+    pub(super) fn changed(&self) -> &ChangedOptions {
+        &self.changed
+    }
+
+    /// Returns what the next attempt is begun with.
+    pub(super) fn asked_now(&self) -> AskedMigration {
+        let mut asked = self.asked.clone();
+        asked.hold = self.changed.hold.clone().or(asked.hold);
+        asked.options.allow_throttle = self.changed.allow_throttle.or(asked.options.allow_throttle);
+        asked
     }
 
     pub(super) fn begun(&self) -> &[BegunAttempt] {
@@ -194,7 +252,8 @@ impl Attempts {
     }
 
     pub(super) fn count(&self) -> AttemptCount {
-        AttemptCount { made: self.made, allowed: self.allowed, is_cancelled: self.is_cancelled }
+        let Attempts { made, allowed, is_cancelled, restarts, .. } = *self;
+        AttemptCount { made, allowed, is_cancelled, restarts }
     }
 
     pub(super) fn state(&self) -> &AttemptState {
@@ -262,15 +321,38 @@ impl Attempts {
         if loss == PlacementLoss::Direct {
             self.allowed = self.allowed.saturating_add(1);
         }
-        let is_cancelled = self.is_cancelled || end.why == Some(FailureReason::Cancelled);
+        // What was called off to begin again is one attempt more, whatever ended it first.
+        let restarts = mem::take(&mut self.restarts) && !self.is_cancelled && end.outcome == Outcome::CalledOff;
+        if restarts {
+            self.allowed = self.allowed.saturating_add(1);
+        }
+        let is_cancelled = self.is_cancelled || (end.why == Some(FailureReason::Cancelled) && !restarts);
         // A hold whose time is over would only begin anew.
-        let is_over = end.why == Some(FailureReason::HoldOver);
+        let is_over = end.why == Some(FailureReason::HoldOver) && !restarts;
         let may_pass = end.outcome == Outcome::CalledOff && !is_cancelled && !is_over;
         self.state = if may_pass && self.made < self.allowed {
             AttemptState::Waiting { due: now + RETRY_PAUSE }
         } else {
             AttemptState::Over(AttemptsEnd::Migration)
         };
+    }
+
+    /// Changes the options of the next attempt. The attempt under way is called off for that, and another follows.
+    pub(super) fn restart(&mut self, changed: &ChangedOptions) -> RestartStep {
+        let step = match (&self.state, self.newest()) {
+            _ if self.is_cancelled => RestartStep::TooLate,
+            (AttemptState::Running, Some(newest)) => {
+                self.restarts = true;
+                RestartStep::CallOff(newest)
+            }
+            (AttemptState::Waiting { .. }, _) => RestartStep::Nothing,
+            (AttemptState::Beginning | AttemptState::Running, _) => return RestartStep::Beginning,
+            (AttemptState::Over(_), _) => RestartStep::TooLate,
+        };
+        if step != RestartStep::TooLate {
+            self.changed.add(changed);
+        }
+        step
     }
 
     /// Cancels: no further attempt is begun, and the attempt under way is called off.
@@ -298,6 +380,9 @@ pub(super) struct AttemptCount {
     pub(super) allowed: u32,
     /// Whether a person wants no further attempt.
     pub(super) is_cancelled: bool,
+    /// Whether the attempt under way is called off only to begin again with other options.
+    #[serde(default)]
+    pub(super) restarts: bool,
 }
 
 #[cfg(test)]
@@ -409,6 +494,57 @@ mod tests {
         assert_eq!(attempts.cancel(), CancelStep::TooLate);
     }
 
+    fn throttled(percent: u8) -> ChangedOptions {
+        ChangedOptions { allow_throttle: Some(percent), ..ChangedOptions::default() }
+    }
+
+    #[test]
+    fn what_is_called_off_to_begin_again_is_begun_with_what_was_changed() {
+        let now = Instant::now();
+        let mut attempts = running(0);
+        assert_eq!(attempts.restart(&throttled(60)), RestartStep::CallOff(ONE));
+        let held = ChangedOptions { hold: Some(HoldOptions::default()), ..ChangedOptions::default() };
+        assert_eq!(attempts.restart(&held), RestartStep::CallOff(ONE), "both may be asked for");
+        attempts.handle_ended(now, end(Outcome::CalledOff, Some(FailureReason::Cancelled)), PlacementLoss::None);
+        assert_eq!((made(&attempts), attempts.next_due()), ((1, 2), Some(now + RETRY_PAUSE)));
+        // Whoever asks for the same once more asks for what was asked for at first.
+        assert_eq!(*attempts.asked(), asked(0));
+        let next = attempts.asked_now();
+        assert_eq!((next.options.allow_throttle, next.hold), (Some(60), Some(HoldOptions::default())));
+        // While it waits, only the next attempt changes.
+        assert_eq!(attempts.restart(&throttled(70)), RestartStep::Nothing);
+        assert_eq!(attempts.asked_now().options.allow_throttle, Some(70));
+        assert!(attempts.begin_due(now + RETRY_PAUSE));
+        assert_eq!(attempts.restart(&throttled(80)), RestartStep::Beginning);
+        attempts.handle_begun(TWO);
+        attempts.handle_ended(now, end(Outcome::CalledOff, Some(FailureReason::Cancelled)), PlacementLoss::None);
+        assert_eq!(attempts.end(), Some(&AttemptsEnd::Migration), "it was for one attempt");
+        assert_eq!(attempts.restart(&throttled(80)), RestartStep::TooLate);
+        assert_eq!(attempts.asked_now().options.allow_throttle, Some(70));
+    }
+
+    #[test]
+    fn what_moves_or_is_called_off_for_good_does_not_begin_again() {
+        let now = Instant::now();
+        let mut moved = running(0);
+        moved.restart(&throttled(60));
+        moved.handle_ended(now, end(Outcome::Moved, None), PlacementLoss::None);
+        assert_eq!((moved.end(), made(&moved)), (Some(&AttemptsEnd::Migration), (1, 1)));
+        let mut cancelled = running(3);
+        cancelled.restart(&throttled(60));
+        assert_eq!(cancelled.cancel(), CancelStep::CallOff(ONE));
+        assert_eq!(cancelled.restart(&throttled(70)), RestartStep::TooLate);
+        cancelled.handle_ended(now, end(Outcome::CalledOff, Some(FailureReason::Cancelled)), PlacementLoss::None);
+        assert_eq!(cancelled.end(), Some(&AttemptsEnd::Migration));
+        // Another end came first: the hold is over, or the target refuses.
+        for why in [FailureReason::HoldOver, FailureReason::TargetRefused] {
+            let mut attempts = running(0);
+            attempts.restart(&throttled(60));
+            attempts.handle_ended(now, end(Outcome::CalledOff, Some(why)), PlacementLoss::None);
+            assert!(attempts.next_due().is_some(), "{why:?}");
+        }
+    }
+
     #[test]
     fn attempts_are_cancelled_while_none_is_under_way() {
         let now = Instant::now();
@@ -470,7 +606,10 @@ mod tests {
         before.handle_ended(now, failed(), PlacementLoss::None);
         assert!(before.begin_due(now + RETRY_PAUSE));
         before.handle_begun(TWO);
-        let again = |end| Attempts::recovered(before.asked().clone(), before.begun().to_vec(), before.count(), end);
+        let again = |end| {
+            let (asked, changed) = (before.asked().clone(), before.changed().clone());
+            Attempts::recovered(asked, changed, before.begun().to_vec(), before.count(), end)
+        };
         let mut after = again(None);
         assert_eq!((after.state(), after.newest()), (&AttemptState::Running, Some(TWO)));
         after.handle_ended(now, end(Outcome::CalledOff, Some(FailureReason::AgentRestarted)), PlacementLoss::None);

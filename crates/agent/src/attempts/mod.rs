@@ -13,7 +13,7 @@ mod starter;
 mod store;
 mod table;
 
-pub(crate) use self::machine::{AskedMigration, AttemptsEnd, MigrationEnd, NotBegun};
+pub(crate) use self::machine::{AskedMigration, AttemptsEnd, ChangedOptions, MigrationEnd, NotBegun};
 pub(crate) use self::starter::{AttemptNumber, Placement, Starter};
 pub(crate) use self::store::RequestStore;
 pub(crate) use self::table::{AttemptTable, RequestKey, Standing};

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use skein_hypervisor::ProcessId;
 use tracing::warn;
 
-use super::machine::{AskedMigration, AttemptCount, Attempts, AttemptsEnd, BegunAttempt};
+use super::machine::{AskedMigration, AttemptCount, Attempts, AttemptsEnd, BegunAttempt, ChangedOptions};
 use crate::dirs::replace;
 
 /// Bounds a file, in bytes: a thousand attempts with a check that found much.
@@ -26,6 +26,9 @@ pub(super) struct SavedRequest {
     pub(super) request_id: Option<String>,
     pub(super) asked_at: jiff::Timestamp,
     pub(super) asked: AskedMigration,
+    /// What a person has changed since.
+    #[serde(default)]
+    pub(super) changed: ChangedOptions,
     /// The process of the guest; `None`: not known.
     #[serde(default)]
     pub(super) guest: Option<ProcessId>,
@@ -49,6 +52,7 @@ impl SavedRequest {
             request_id,
             asked_at,
             asked: attempts.asked().clone(),
+            changed: attempts.changed().clone(),
             guest,
             begun: attempts.begun().to_vec(),
             count: attempts.count(),
@@ -151,10 +155,11 @@ mod tests {
         fs::create_dir(dir.path().join("attempts")).unwrap();
         let options = MigrateOptions { retries: 3, deadline_s: Some(60), ..MigrateOptions::default() };
         let asked = AskedMigration { vm: "web1".into(), to: "hostb".into(), options, hold: None, by_controller: false };
-        let count = AttemptCount { made: 2, allowed: 4, is_cancelled: true };
+        let count = AttemptCount { made: 2, allowed: 4, is_cancelled: true, restarts: true };
+        let changed = ChangedOptions { hold: None, allow_throttle: Some(60) };
         let request = |second, id: u64, end| {
             let begun = vec![BegunAttempt { number: 1, migration: MigrationId(id) }];
-            let attempts = Attempts::recovered(asked.clone(), begun, count, end);
+            let attempts = Attempts::recovered(asked.clone(), changed.clone(), begun, count, end);
             let guest = Some(ProcessId { pid: 7, started: 9 });
             SavedRequest::of(Some("name".into()), jiff::Timestamp::from_second(second).unwrap(), guest, &attempts)
         };

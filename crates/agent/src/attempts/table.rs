@@ -16,8 +16,8 @@ use skein_hypervisor::ProcessId;
 use tracing::warn;
 
 use super::machine::{
-    AskedMigration, AttemptCount, AttemptState, Attempts, AttemptsEnd, BegunAttempt, CancelStep, NotBegun,
-    PlacementLoss,
+    AskedMigration, AttemptCount, AttemptState, Attempts, AttemptsEnd, BegunAttempt, CancelStep, ChangedOptions,
+    NotBegun, PlacementLoss, RestartStep,
 };
 use super::starter::{AttemptNumber, Placement, Starter};
 use super::store::{RequestStore, SavedRequest};
@@ -281,6 +281,38 @@ impl<S: Starter> AttemptTable<S> {
         saved.map(|()| true).map_err(|error| unsaved(&error))
     }
 
+    /// Begins the newest migration of a request again with other options: it is called off if it is under way, and the
+    /// next attempt follows. Returns whether there was a request, and it was not over.
+    ///
+    /// # Errors
+    ///
+    /// An attempt is just being begun, or the change cannot be written to disk. Nothing is changed then.
+    pub(crate) fn restart(&self, newest: MigrationId, changed: &ChangedOptions) -> Result<bool, Refusal> {
+        let mut table = self.shared.table.lock();
+        self.shared.look_after(&mut table);
+        let Some(entry) = table.entries.iter_mut().find(|entry| entry.attempts.newest() == Some(newest)) else {
+            return Ok(false);
+        };
+        let before = entry.attempts.clone();
+        let step = entry.attempts.restart(changed);
+        match step {
+            RestartStep::CallOff(_) | RestartStep::Nothing => {}
+            RestartStep::Beginning => return Err(beginning()),
+            RestartStep::TooLate => return Ok(false),
+        }
+        if let Err(error) = self.shared.save(entry) {
+            entry.attempts = before;
+            return Err(unchanged(&error));
+        }
+        self.shared.starter.tell(newest, &before.asked().vm, &AgentEvent::Restarts { how: changed.words() });
+        self.shared.changed.notify_all();
+        drop(table);
+        if let RestartStep::CallOff(id) = step {
+            self.shared.starter.call_off(id);
+        }
+        Ok(true)
+    }
+
     /// Calls off the request of this id, also one that comes later or is being checked: nothing is begun under the id
     /// any more. Returns the newest migration that was begun under the id. `None`: none was.
     ///
@@ -359,6 +391,18 @@ fn unsaved(error: &io::Error) -> Refusal {
     }
 }
 
+fn beginning() -> Refusal {
+    let message = "its next attempt is just being begun".into();
+    Refusal { message, cure: "ask again in a moment".into() }
+}
+
+fn unchanged(error: &io::Error) -> Refusal {
+    Refusal {
+        message: format!("the change cannot be written down, so the migration goes on as it was: {error}"),
+        cure: "make room on the file system of the agent's state, and ask again".into(),
+    }
+}
+
 fn withdrawn() -> Refusal {
     Refusal { message: "this request was called off before it came".into(), cure: "ask under another id".into() }
 }
@@ -387,8 +431,8 @@ fn recovered<S: Starter>(starter: &S, store: &RequestStore) -> Table {
             store.remove(&saved);
             continue;
         }
-        let SavedRequest { request_id, asked_at, asked, guest, begun, count, end, .. } = request;
-        table.insert(request_id, asked_at, guest, Attempts::recovered(asked, begun, count, end));
+        let SavedRequest { request_id, asked_at, asked, changed, guest, begun, count, end, .. } = request;
+        table.insert(request_id, asked_at, guest, Attempts::recovered(asked, changed, begun, count, end));
     }
     table.forget(Timestamp::now()).iter().for_each(|request| store.remove(request));
     table
@@ -539,7 +583,7 @@ impl<S: Starter> Shared<S> {
         let (asked, guest) = {
             let table = self.table.lock();
             let entry = table.get(key).ok_or_else(gone)?;
-            (entry.attempts.asked().clone(), entry.guest)
+            (entry.attempts.asked_now(), entry.guest)
         };
         if guest.is_some() && self.starter.guest(&asked.vm) != guest {
             let message = format!("{} was stopped, moved or started anew since its migration was asked for", asked.vm);

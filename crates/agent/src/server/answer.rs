@@ -8,7 +8,7 @@ use skein_units::Rate;
 use super::migrations::{MigrateRequest, Watching};
 use super::refusal::Answered;
 use super::request_server::{AskedBy, RequestServer, Say};
-use crate::attempts::AskedMigration;
+use crate::attempts::{AskedMigration, ChangedOptions};
 
 impl RequestServer {
     /// Does what is asked. `say` is for progress; the returned reply is the last. `is_gone` tells whether nobody waits
@@ -63,6 +63,9 @@ impl RequestServer {
             Request::MigrationCancel { id } => self.migration_cancel(&id),
             Request::MigrationWithdraw { id } => self.migration_withdraw(&id),
             Request::MigrationLimit { id, rate_bits_per_s } => self.migration_limit(&id, rate_bits_per_s),
+            Request::MigrationRestart { id, hold, allow_throttle } => {
+                self.migration_restart(&id, &ChangedOptions { hold, allow_throttle })
+            }
             Request::HostLimit { rate_bits_per_s, for_s } => {
                 let limit = rate_bits_per_s.and_then(Rate::of_bits_per_s);
                 self.migrations.rates().set_cluster(limit, Instant::now() + Duration::from_secs(for_s));

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use skein_api::{EXCLUDED_PATH, MigrateOptions, Migration, MigrationRecord, PathView, Reply};
+use skein_api::{EXCLUDED_PATH, MigrateOptions, Migration, MigrationRecord, Outcome, PathView, Reply};
 use skein_dataplane::PathSnapshot;
 use skein_handover::{MigrationId, RefusedSwitch, Role};
 use skein_units::Rate;
 
 use super::refusal::{Answered, refusal};
 use super::request_server::{RequestServer, Say};
-use crate::attempts::{AskedMigration, NotBegun};
+use crate::attempts::{AskedMigration, ChangedOptions, NotBegun};
 use crate::clock::wait_until;
 use crate::samples::Sampled;
 use crate::to_api::{ToApi, migration_id, role};
@@ -133,6 +133,37 @@ impl RequestServer {
         }
         self.migrations.rates().set_migration(id, rate_bits_per_s.and_then(Rate::of_bits_per_s));
         Ok(Reply::Migration(Box::new(self.view(id)?)))
+    }
+
+    /// Begins a migration's copy again with other options.
+    pub(super) fn migration_restart(&self, id: &str, changed: &ChangedOptions) -> Answered<Reply> {
+        let migration = self.find(id)?;
+        let id = migration_id(migration.id);
+        if *changed == ChangedOptions::default() {
+            return Err(Box::new(refusal("nothing is to be changed", "name what is to be: a hold, or a throttle")));
+        }
+        if role(migration.role) == Role::Target {
+            let cure = format!("ask its source, {}", migration.source);
+            return Err(Box::new(refusal("this host is the target, and does not copy the guest", &cure)));
+        }
+        if changed.hold.is_some() && migration.hold.is_some() {
+            let cure = "have it switch with `skein migration switch`, or call it off";
+            return Err(Box::new(refusal(format!("migration {} is held already, or is to be", migration.id), cure)));
+        }
+        if !self.attempts.restart(id, changed).map_err(Box::new)? {
+            return Err(Box::new(refusal(format!("migration {} is over, or being called off", migration.id), "")));
+        }
+        let now = self.settled(id)?;
+        match now.outcome {
+            Some(Outcome::CalledOff) => Ok(Reply::Migration(Box::new(now))),
+            Some(_) => Err(Box::new(refusal(format!("migration {} was over first", migration.id), ""))),
+            // Calling off takes long.
+            None if now.why.is_some() => Ok(Reply::Migration(Box::new(now))),
+            None => {
+                let cure = "it cannot begin again any more; follow it with `skein migration watch`";
+                Err(Box::new(refusal("the guest is the target's already", cure)))
+            }
+        }
     }
 
     pub(super) fn migration_switch(&self, id: &str, deadline_s: Option<u64>) -> Answered<Reply> {

@@ -46,7 +46,7 @@ pub use life::{CreateVmRequest, StartVmRequest, StopVmRequest};
 pub use migration::{MigrationEnds, MigrationView};
 pub use operation::{
     DrainRequest, FenceRequest, LimitRequest, MigrateRequest, Move, MoveState, OffStage, Operation, OperationKind,
-    OperationState, Progress, ResumeRequest, SwitchRequest,
+    OperationState, Progress, ResumeRequest, SwitchRequest, ThrottleRequest,
 };
 pub use power::{HostPower, PowerChange, PowerSettings, PowerStage, PowerStatus, SleepBy};
 pub use problem::ProblemDetails;

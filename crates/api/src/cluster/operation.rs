@@ -369,6 +369,16 @@ pub struct LimitRequest {
     pub rate_bits_per_s: Option<u64>,
 }
 
+/// Asks for a migration to begin again so that its guest may be throttled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ThrottleRequest {
+    /// The per cent by which the guest's CPUs may be throttled at most.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 99))]
+    pub percent: u8,
+}
+
 /// Asks for a host to be emptied.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

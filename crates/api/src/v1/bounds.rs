@@ -160,6 +160,11 @@ impl Request {
                 migration(id)?;
                 rate(*rate_bits_per_s)
             }
+            Request::MigrationRestart { id, hold, allow_throttle } => {
+                migration(id)?;
+                hold.iter().try_for_each(HoldOptions::check)?;
+                within("allow_throttle", *allow_throttle, &ALLOW_THROTTLE_PERCENT_RANGE)
+            }
             Request::HostLimit { rate_bits_per_s, for_s } => {
                 rate(*rate_bits_per_s)?;
                 within("for_s", Some(*for_s), &LIMIT_TIME_RANGE_S)

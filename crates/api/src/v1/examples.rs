@@ -68,6 +68,8 @@ pub(crate) fn requests() -> Vec<Request> {
         Request::MigrationWithdraw { id: "1795687159798-000028.0.1".into() },
         Request::MigrationLimit { id: name(), rate_bits_per_s: Some(1_000_000_000) },
         Request::MigrationLimit { id: name(), rate_bits_per_s: None },
+        Request::MigrationRestart { id: name(), hold: Some(HoldOptions::default()), allow_throttle: None },
+        Request::MigrationRestart { id: name(), hold: None, allow_throttle: Some(60) },
         Request::HostLimit { rate_bits_per_s: Some(8_000_000), for_s: 300 },
         Request::HostLimit { rate_bits_per_s: None, for_s: 300 },
         Request::HostClose { for_s: 0, power_off: false, stays_on: false },

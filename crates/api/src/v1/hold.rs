@@ -66,12 +66,15 @@ impl HoldRequest {
     ///
     /// A field is not known, or is of another type.
     pub(crate) fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Option<HoldOptions>, D::Error> {
-        let asked = Option::<HoldRequest>::deserialize(from)?;
-        Ok(asked.map(|HoldRequest { longest_s, window }| {
-            let window =
-                window.map(|WindowRequest { from_unix_s, until_unix_s }| SwitchWindow { from_unix_s, until_unix_s });
-            HoldOptions { longest_s, window }
-        }))
+        Ok(Option::<HoldRequest>::deserialize(from)?.map(HoldOptions::from))
+    }
+}
+
+impl From<HoldRequest> for HoldOptions {
+    fn from(HoldRequest { longest_s, window }: HoldRequest) -> HoldOptions {
+        let window =
+            window.map(|WindowRequest { from_unix_s, until_unix_s }| SwitchWindow { from_unix_s, until_unix_s });
+        HoldOptions { longest_s, window }
     }
 }
 

@@ -208,6 +208,18 @@ pub enum Request {
         #[serde(default)]
         rate_bits_per_s: Option<u64>,
     },
+    /// Begin a migration's copy again with other options: its guest is held then, or may be throttled. What was begun is
+    /// called off, and another attempt follows. → [`Reply::Migration`](super::Reply::Migration)
+    MigrationRestart {
+        /// The migration, as in `MigrationShow`.
+        id: String,
+        /// How the guest is held. `None`: as before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hold: Option<HoldOptions>,
+        /// The per cent by which the guest may be throttled. `None`: as before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        allow_throttle: Option<u8>,
+    },
     /// Limit how fast all migrations from this host together send, for a time. The limit of the host's settings holds
     /// beside it. → [`Reply::Done`](super::Reply::Done)
     HostLimit {

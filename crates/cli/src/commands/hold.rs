@@ -9,13 +9,20 @@ use skein_units::{about_bytes, duration, parse_millis};
 
 use super::text::clean_line;
 
-/// How a migration is held.
+/// Whether a migration is held, and how.
 #[derive(clap::Args)]
 pub struct HoldArgs {
     /// Copy it until it would switch within its downtime limit, and then hold it: the target is kept fresh, and the
     /// guest runs here until `skein migration switch`, or a window. Returns once it is held
     #[arg(long, conflicts_with = "check")]
     pub hold: bool,
+    #[command(flatten)]
+    times: HoldTimes,
+}
+
+/// How a migration is held. The command has an argument `hold`, without which these say nothing.
+#[derive(clap::Args)]
+pub struct HoldTimes {
     /// Have it switch by itself at this time: 22:00 (the next time that this host's clock says so), or a local date and
     /// time, 2026-12-01T22:00
     #[arg(long, value_name = "TIME", requires = "hold", conflicts_with = "switch_between", value_parser = parse_moment)]
@@ -44,10 +51,22 @@ impl HoldArgs {
     ///
     /// A moment is in the past.
     pub fn options(&self) -> anyhow::Result<Option<HoldOptions>> {
+        let options = self.times.options()?;
+        Ok(self.hold.then_some(options))
+    }
+}
+
+impl HoldTimes {
+    /// Returns how the migration is held.
+    ///
+    /// # Errors
+    ///
+    /// A moment is in the past.
+    pub fn options(&self) -> anyhow::Result<HoldOptions> {
         self.options_at(&Zoned::now())
     }
 
-    fn options_at(&self, now: &Zoned) -> anyhow::Result<Option<HoldOptions>> {
+    fn options_at(&self, now: &Zoned) -> anyhow::Result<HoldOptions> {
         let window = match (self.switch_at, self.switch_between) {
             (Some(at), _) => Some((moment(at, now)?, None)),
             (None, Some((from, until))) => {
@@ -59,7 +78,7 @@ impl HoldArgs {
         let unix_s = |time: Timestamp| u64::try_from(time.as_second()).unwrap_or(0);
         let window =
             window.map(|(from, until)| SwitchWindow { from_unix_s: unix_s(from), until_unix_s: until.map(unix_s) });
-        Ok(self.hold.then_some(HoldOptions { longest_s: self.max_hold, window }))
+        Ok(HoldOptions { longest_s: self.max_hold, window })
     }
 }
 
@@ -245,14 +264,13 @@ mod tests {
     #[test]
     fn options_are_what_was_asked_for() {
         let now = at("2026-12-01T21:00:00[Europe/Berlin]");
-        let args = HoldArgs { hold: true, switch_at: None, switch_between: None, max_hold: Some(60) };
-        let options = args.options_at(&now).unwrap();
-        assert_eq!(options, Some(HoldOptions { longest_s: Some(60), window: None }));
-        let none = HoldArgs { hold: false, switch_at: None, switch_between: None, max_hold: None };
-        assert_eq!(none.options_at(&now).unwrap(), None);
-        let times = Some((time("22:00"), time("23:00")));
-        let window =
-            HoldArgs { switch_between: times, max_hold: None, ..args }.options_at(&now).unwrap().unwrap().window;
+        let times = |max_hold| HoldTimes { switch_at: None, switch_between: None, max_hold };
+        let options = times(Some(60)).options_at(&now).unwrap();
+        assert_eq!(options, HoldOptions { longest_s: Some(60), window: None });
+        assert!(HoldArgs { hold: true, times: times(None) }.options().unwrap().is_some());
+        assert_eq!(HoldArgs { hold: false, times: times(None) }.options().unwrap(), None);
+        let between = Some((time("22:00"), time("23:00")));
+        let window = HoldTimes { switch_between: between, ..times(None) }.options_at(&now).unwrap().window;
         let window = window.unwrap();
         assert_eq!(window.until_unix_s.unwrap() - window.from_unix_s, 3600);
         assert!(parse_seconds("721h").is_err() && parse_seconds("8h") == Ok(28_800));

@@ -127,7 +127,8 @@ fn retries() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(i64::from(*RETRIES_RANGE.start())..=i64::from(*RETRIES_RANGE.end()))
 }
 
-fn allow_throttle(text: &str) -> Result<u8, String> {
+/// Parses the per cent by which a guest may be throttled.
+pub(super) fn allow_throttle(text: &str) -> Result<u8, String> {
     let percent = text.parse().ok().filter(|percent| ALLOW_THROTTLE_PERCENT_RANGE.contains(percent));
     let (least, most) = (ALLOW_THROTTLE_PERCENT_RANGE.start(), ALLOW_THROTTLE_PERCENT_RANGE.end());
     percent.ok_or_else(|| format!("write a whole number of per cent, {least} to {most}, such as 60"))

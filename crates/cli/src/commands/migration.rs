@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use skein_api::cluster::{LimitRequest, SwitchRequest, VmMigration};
-use skein_api::{LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PageFigures, Reply, Report, Request};
+use skein_api::cluster::{LimitRequest, SwitchRequest, ThrottleRequest, VmMigration};
+use skein_api::{
+    HoldOptions, LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PageFigures, Reply, Report, Request,
+};
 use skein_client::{CallError, ControllerClient, ControllerError};
 use skein_network::{RdmaCounters, SentAndReceived};
 use skein_units::measured::bps;
@@ -15,14 +17,15 @@ use super::confirm;
 use super::follow::{
     Opening, Until, attempt_words, copied_words, copy_words, dirties, end_text, follow, limit_words, role,
 };
-use super::hold::{as_told, hold_words, parse_seconds, switch_text};
+use super::hold::{HoldTimes, as_told, hold_words, parse_seconds, switch_text};
 use super::local::{EXIT_CODES, LocalAgent, migration_state, other_host, reason, unexpected};
+use super::migrate::allow_throttle;
 use super::text::{clean_line, count, fields, moment, print, print_json, table};
 
 /// Look at migrations, follow them, call them off, settle them.
 ///
-/// A migration is named by the beginning of its id, or by its VM for that VM's last one. `switch`, `cancel` and `limit`
-/// go through the cluster's controller where this host has no agent, or is not the source.
+/// A migration is named by the beginning of its id, or by its VM for that VM's last one. `switch`, `cancel`, `limit`,
+/// `hold` and `throttle` go through the cluster's controller where this host has no agent, or is not the source.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -124,6 +127,42 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Have one begin again, and hold its guest before it switches, as `skein migrate --hold` does
+    ///
+    /// QEMU takes a hold only when a copy begins, so what was copied is copied again. The guest runs on meanwhile, and
+    /// the migration has another id then.
+    #[command(after_help = "\
+Examples:
+  skein migration hold db1                      until `skein migration switch db1`
+  skein migration hold db1 --switch-at 22:00    it switches by itself at 22:00")]
+    Hold {
+        // The times ask for an argument of this name.
+        /// The beginning of its id, or a VM's name
+        #[arg(value_name = "ID")]
+        hold: String,
+        #[command(flatten)]
+        times: HoldTimes,
+        /// The migration that was called off for that, as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Have one begin again, and let its guest be throttled, as `skein migrate --allow-throttle` does
+    ///
+    /// The guest's CPUs are throttled only as far as that takes for the copy to converge. QEMU takes that only when a
+    /// copy begins, so what was copied is copied again, and the migration has another id then.
+    #[command(after_help = "\
+Examples:
+  skein migration throttle db1 60    by up to 60 % of its CPUs' time")]
+    Throttle {
+        /// The beginning of its id, or a VM's name
+        id: String,
+        /// The most of its CPUs' time that it may lose, in per cent
+        #[arg(value_parser = allow_throttle)]
+        percent: u8,
+        /// The migration that was called off for that, as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Run a guest that is in doubt here, as the other host is off
     ///
     /// A guest is in doubt when the hosts lost contact in the very moment of its handover: this one cannot know whether
@@ -191,6 +230,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Switch { id, by, json } => switch(local, &controllers, id, by, json)?,
         Command::Cancel { id, json } => return cancel(local, &controllers, id, json),
         Command::Limit { id, rate, json } => set_limit(local, &controllers, id, rate, json)?,
+        Command::Hold { hold: id, times, json } => {
+            restart(local, &controllers, (id, Some(times.options()?), None), json)?;
+        }
+        Command::Throttle { id, percent, json } => restart(local, &controllers, (id, None, Some(percent)), json)?,
         Command::Resolve { id, other_host_is_off, yes, json } => {
             let migration = ask(local, &Request::MigrationShow { id })?;
             let (vm, other) = (clean_line(&migration.vm), clean_line(other_host(&migration)));
@@ -292,6 +335,34 @@ fn set_limit(
         print(&format!("The migration of {}: {limit}.\n", clean_line(&migration.vm)))?;
     }
     Ok(())
+}
+
+/// Has a migration begin again with other options.
+fn restart(
+    local: &LocalAgent,
+    controllers: &ControllerArgs,
+    (id, hold, allow_throttle): (String, Option<HoldOptions>, Option<u8>),
+    json: bool,
+) -> anyhow::Result<()> {
+    let request = Request::MigrationRestart { id: id.clone(), hold: hold.clone(), allow_throttle };
+    let through = |client: &ControllerClient, vm: &str| match (&hold, allow_throttle) {
+        (Some(hold), _) => client.hold_migration(vm, hold),
+        (None, percent) => client.throttle_migration(vm, &ThrottleRequest { percent: percent.unwrap_or_default() }),
+    };
+    let (vm, watch) = match ask_anywhere(local, controllers, (&id, &request), through)? {
+        Told::Agent(migration) if json => return print_json(&migration),
+        Told::Controller(migration) if json => return print_json(&migration),
+        Told::Agent(migration) => (migration.vm, "skein migration watch"),
+        Told::Controller(migration) => (migration.vm, "skein vm show"),
+    };
+    let vm = clean_line(&vm);
+    let then = match (hold, allow_throttle) {
+        (Some(_), _) => "is held before it switches".to_owned(),
+        (None, percent) => format!("may be throttled by {} %", percent.unwrap_or_default()),
+    };
+    print(&format!(
+        "The migration of {vm} begins again, and {vm} {then}. It runs on meanwhile.\n  to see it go on   {watch} {vm}\n"
+    ))
 }
 
 /// A migration, by who told of it.

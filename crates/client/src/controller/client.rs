@@ -5,11 +5,12 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use skein_api::HoldOptions;
 use skein_api::cluster::{
     AuditRecord, ClusterSettings, ClusterStatus, Complaint, CreateVmRequest, DrainRequest, Explanation, FenceRequest,
     Host, HostSettings, JoinRequest, Joined, LimitRequest, MigrateRequest, NewToken, Operation, OptimizeRequest, Page,
-    PowerReading, ResumeRequest, Rule, StartVmRequest, StopVmRequest, SwitchRequest, Token, TokenSecret, UpdateRequest,
-    Vm, VmMigration, VmSettings,
+    PowerReading, ResumeRequest, Rule, StartVmRequest, StopVmRequest, SwitchRequest, ThrottleRequest, Token,
+    TokenSecret, UpdateRequest, Vm, VmMigration, VmSettings,
 };
 use ureq::http::Method;
 use ureq::http::header::ETAG;
@@ -253,6 +254,16 @@ impl ControllerClient {
     /// Limits how fast a VM's migration sends.
     pub fn limit_migration(&self, vm: &str, request: &LimitRequest) -> Result<VmMigration, ControllerError> {
         self.change(&format!("/vms/{}/migration/limit", encoded(vm)), Some(request))
+    }
+
+    /// Begins a VM's migration again, so that its guest is held before it switches.
+    pub fn hold_migration(&self, vm: &str, request: &HoldOptions) -> Result<VmMigration, ControllerError> {
+        self.change(&format!("/vms/{}/migration/hold", encoded(vm)), Some(request))
+    }
+
+    /// Begins a VM's migration again, so that its guest may be throttled.
+    pub fn throttle_migration(&self, vm: &str, request: &ThrottleRequest) -> Result<VmMigration, ControllerError> {
+        self.change(&format!("/vms/{}/migration/throttle", encoded(vm)), Some(request))
     }
 
     /// Calls a VM's migration off.

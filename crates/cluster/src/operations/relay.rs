@@ -1,4 +1,4 @@
-//! A migration that is under way is switched, limited or called off through the controller: its source's agent is
+//! A migration that is under way is switched, limited, begun again or called off through the controller: its source's agent is
 //! asked, and what the agent answers is answered. Nothing of this is in the store. A host that takes no guest by its
 //! agent's word takes guests again the same way.
 
@@ -25,9 +25,14 @@ impl Controller {
             return Some(Answer::conflict(format!("'{vm}' is in no migration"), format!("see skein vm show {vm}")));
         };
         let (id, source) = (id.to_string(), source.clone());
-        let request = match *ask {
-            MigrationAsk::Switch { deadline_s } => Request::MigrationSwitch { id, deadline_s },
-            MigrationAsk::Limit { rate_bits_per_s } => Request::MigrationLimit { id, rate_bits_per_s },
+        let restart = |hold, allow_throttle| Request::MigrationRestart { id: id.clone(), hold, allow_throttle };
+        let request = match ask {
+            MigrationAsk::Switch { deadline_s } => Request::MigrationSwitch { id, deadline_s: *deadline_s },
+            MigrationAsk::Limit { rate_bits_per_s } => {
+                Request::MigrationLimit { id, rate_bits_per_s: *rate_bits_per_s }
+            }
+            MigrationAsk::Hold { hold } => restart(Some(hold.clone()), None),
+            MigrationAsk::Throttle { percent } => restart(None, Some(*percent)),
             MigrationAsk::Cancel => Request::MigrationCancel { id },
         };
         if let Err(wrong) = request.check() {

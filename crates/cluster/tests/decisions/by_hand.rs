@@ -211,6 +211,8 @@ fn a_migration_is_switched_limited_and_called_off_through_the_controller() {
     let asks = [
         MigrationAsk::Switch { deadline_s: Some(60) },
         MigrationAsk::Limit { rate_bits_per_s: Some(100_000_000) },
+        MigrationAsk::Hold { hold: HoldOptions::default() },
+        MigrationAsk::Throttle { percent: 60 },
         MigrationAsk::Cancel,
     ];
     for ask in asks {
@@ -239,9 +241,10 @@ fn a_migration_is_switched_limited_and_called_off_through_the_controller() {
     bench.run_vm("gamma", "db");
     let none = bench.refused(Ask::OfMigration { vm: "db".into(), ask: MigrationAsk::Cancel });
     assert!(none.message.contains("'db' is in no migration"), "{none:?}");
-    let least = MigrationAsk::Limit { rate_bits_per_s: Some(1) };
     bench.begin_by_hand(&HELD);
-    assert!(matches!(bench.ask(Ask::OfMigration { vm: "web".into(), ask: least }), Answer::Refused(_)));
+    for ask in [MigrationAsk::Limit { rate_bits_per_s: Some(1) }, MigrationAsk::Throttle { percent: 100 }] {
+        assert!(matches!(bench.ask(Ask::OfMigration { vm: "web".into(), ask }), Answer::Refused(_)));
+    }
 }
 
 #[test]

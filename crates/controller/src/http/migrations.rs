@@ -9,14 +9,16 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{Stream, unfold};
-use skein_api::cluster::{LimitRequest, MigrationEnds, MigrationView, Page, SwitchRequest, VmMigration};
-use skein_api::{MigrationId, MigrationRecord, MigrationSample, Outcome, Reply, Request, Role};
+use skein_api::cluster::{
+    LimitRequest, MigrationEnds, MigrationView, Page, SwitchRequest, ThrottleRequest, VmMigration,
+};
+use skein_api::{HoldRequest, MigrationId, MigrationRecord, MigrationSample, Outcome, Reply, Request, Role};
 use skein_cluster::{Answer, Ask, MigrationAsk};
 use tokio::time::{Instant, timeout_at};
 
 use super::answer::unexpected;
 use super::app::Shared;
-use super::body::OptionalBody;
+use super::body::{Body, OptionalBody};
 use super::guard::{Operator, Valid, Viewer};
 use super::origin::Origin;
 use super::page::{After, items, page};
@@ -174,6 +176,42 @@ pub(crate) async fn limit_migration(
     OptionalBody(request): OptionalBody<LimitRequest>,
 ) -> Result<Json<VmMigration>, Problem> {
     let ask = MigrationAsk::Limit { rate_bits_per_s: request.rate_bits_per_s };
+    answered(origin.with(&request), &app, vm, ask).await
+}
+
+/// Begins a VM's migration again, so that its guest is held before it switches
+///
+/// What was copied is copied again: QEMU takes a hold only when a copy begins. The migration has another id then.
+#[utoipa::path(post, path = "/api/v1/vms/{vm}/migration/hold", tag = "vms",
+    params(("vm" = String, Path, description = "The name")), request_body = Option<HoldRequest>,
+    responses((status = 200, description = "The migration that was called off for that", body = VmMigration),
+        ReadProblems, WriteProblems))]
+pub(crate) async fn hold_migration(
+    _: Operator,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(vm): Path<String>,
+    OptionalBody(request): OptionalBody<HoldRequest>,
+) -> Result<Json<VmMigration>, Problem> {
+    let origin = origin.with(&request);
+    answered(origin, &app, vm, MigrationAsk::Hold { hold: request.into() }).await
+}
+
+/// Begins a VM's migration again, so that its guest may be throttled
+///
+/// What was copied is copied again: QEMU takes that only when a copy begins. The migration has another id then.
+#[utoipa::path(post, path = "/api/v1/vms/{vm}/migration/throttle", tag = "vms",
+    params(("vm" = String, Path, description = "The name")), request_body = ThrottleRequest,
+    responses((status = 200, description = "The migration that was called off for that", body = VmMigration),
+        ReadProblems, WriteProblems))]
+pub(crate) async fn throttle_migration(
+    _: Operator,
+    origin: Origin,
+    State(app): State<Shared>,
+    Path(vm): Path<String>,
+    Body(request): Body<ThrottleRequest>,
+) -> Result<Json<VmMigration>, Problem> {
+    let ask = MigrationAsk::Throttle { percent: request.percent };
     answered(origin.with(&request), &app, vm, ask).await
 }
 

@@ -165,6 +165,8 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(migrations::watch_migration))
         .routes(routes!(migrations::switch_migration))
         .routes(routes!(migrations::limit_migration))
+        .routes(routes!(migrations::hold_migration))
+        .routes(routes!(migrations::throttle_migration))
         .routes(routes!(migrations::cancel_migration))
         .routes(routes!(operations::list_operations))
         .routes(routes!(operations::get_operation))

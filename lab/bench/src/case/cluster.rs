@@ -25,6 +25,21 @@ pub(super) fn cases() -> Vec<Case> {
             ClusterCase::Fleet,
         ),
         case(
+            "forecast",
+            "100 migrations of 20 s and more say a quarter in how long they still take, while links and limits change.",
+            ClusterCase::Forecast,
+        ),
+        case(
+            "page-1000",
+            "The page of 1,000 hosts with 20,000 guests and 200 migrations, in a browser, for half an hour.",
+            ClusterCase::PageLarge,
+        ),
+        case(
+            "page-live",
+            "The page of a migration under way, in a browser: how old its samples are, and what 50 such pages cost.",
+            ClusterCase::PageLive,
+        ),
+        case(
             "rate-limit",
             "A migration keeps to its limit, and to one that is set in the middle; two migrations share a NIC evenly.",
             ClusterCase::RateLimit,

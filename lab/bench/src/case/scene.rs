@@ -5,7 +5,10 @@ use std::time::Duration;
 use skein_lab_guest::Rewrite;
 
 use crate::{
-    cluster::{drain_figure, fleet_figure, probe_figure, rails_figure, rate_limit_figure, share_figure},
+    cluster::{
+        drain_figure, fleet_figure, forecast_figure, page_figure, probe_figure, rails_figure, rate_limit_figure,
+        share_figure,
+    },
     figure::Check,
     mover::Mover,
     results::Part,
@@ -35,6 +38,12 @@ pub enum ClusterCase {
     Drain,
     /// A controller has a thousand hosts.
     Fleet,
+    /// Migrations say how long they still take.
+    Forecast,
+    /// The page of a thousand hosts is opened.
+    PageLarge,
+    /// A migration is watched in the page.
+    PageLive,
     /// Migrations are limited, and share a NIC.
     RateLimit,
     /// Migrations have a share of NICs that others fill.
@@ -57,6 +66,9 @@ impl ClusterCase {
         match self {
             ClusterCase::Drain => drain_figure::judge(&[]),
             ClusterCase::Fleet => fleet_figure::judge(None),
+            ClusterCase::Forecast => forecast_figure::judge(&[]),
+            ClusterCase::PageLarge => page_figure::judge_large(None),
+            ClusterCase::PageLive => page_figure::judge_live(None),
             ClusterCase::RateLimit => rate_limit_figure::judge(&[]),
             ClusterCase::Share => share_figure::judge(&[]),
             ClusterCase::MtuLie => probe_figure::judge_lie(&[]),

@@ -4,7 +4,11 @@ mod drain;
 pub(crate) mod drain_figure;
 mod fleet;
 pub(crate) mod fleet_figure;
+mod forecast;
+pub(crate) mod forecast_figure;
 mod options;
+mod page;
+pub(crate) mod page_figure;
 mod probe;
 pub(crate) mod probe_figure;
 mod rails;
@@ -25,6 +29,8 @@ use crate::{case::ClusterCase, error::BenchError, results::Part};
 pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Part>, BenchError> {
     match case {
         ClusterCase::Drain => drain::run(options, tell).map(|rounds| drain_figure::judge(&rounds)),
+        ClusterCase::PageLarge => page::large(options, tell).map(|seen| page_figure::judge_large(Some(&seen))),
+        ClusterCase::PageLive => page::live(options, tell).map(|seen| page_figure::judge_live(Some(&seen))),
         ClusterCase::RateLimit => rate_limit::run(options, tell).map(|rounds| rate_limit_figure::judge(&rounds)),
         ClusterCase::Share => share::run(options, tell).map(|rounds| share_figure::judge(&rounds)),
         ClusterCase::MtuLie => probe::lie(options, tell).map(|rounds| probe_figure::judge_lie(&rounds)),
@@ -34,6 +40,7 @@ pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(Str
             rails::clustering(options, tell).map(|seen| rails_figure::judge_clustering(&seen))
         }
         ClusterCase::ReadWrite => rails::read_write(options, tell).map(|seen| rails_figure::judge_read_write(&seen)),
+        ClusterCase::Forecast => forecast::run(options, tell).map(|seen| forecast_figure::judge(&seen)),
         ClusterCase::Fleet => fleet::run(options, tell).map(|seen| fleet_figure::judge(Some(&seen))),
     }
 }

@@ -29,6 +29,10 @@ struct FakeState {
     told: Vec<(MigrationId, u32, u32)>,
     /// The attempts that were not begun, and whether another attempt follows.
     not_begun: Vec<(MigrationId, u32, bool)>,
+    /// The migrations that were to begin again with other options.
+    restarted: Vec<(MigrationId, String)>,
+    /// What each migration was begun with.
+    asked: Vec<AskedMigration>,
     /// The problems that the check finds.
     problems: Vec<Problem>,
     guest: Option<ProcessId>,
@@ -56,8 +60,15 @@ impl Starter for FakeStarter {
         Ok((CheckResult { vm, to, problems: self.state.lock().problems.clone(), forecast: None }, ()))
     }
 
-    fn begin(&self, _: &AskedMigration, (): (), id: MigrationId, attempt: AttemptNumber) -> Result<Placement, Refusal> {
+    fn begin(
+        &self,
+        asked: &AskedMigration,
+        (): (),
+        id: MigrationId,
+        attempt: AttemptNumber,
+    ) -> Result<Placement, Refusal> {
         let mut state = self.state.lock();
+        state.asked.push(asked.clone());
         state.migrations.insert(id, None);
         state.newest = Some(id);
         state.numbers.push((attempt.number, attempt.of));
@@ -81,6 +92,7 @@ impl Starter for FakeStarter {
         match event {
             AgentEvent::AttemptFollows { number, of } => state.told.push((id, *number, *of)),
             AgentEvent::AttemptNotBegun { number, follows, .. } => state.not_begun.push((id, *number, *follows)),
+            AgentEvent::Restarts { how } => state.restarted.push((id, how.clone())),
             event => panic!("{event:?}"),
         }
     }
@@ -202,6 +214,30 @@ fn what_blocks_is_tried_again_if_it_passes_by_itself() {
     let over = |standing| matches!(standing, Some(Standing::Over(id, AttemptsEnd::Blocked(_))) if id == second);
     world.wait("the end", || over(world.table.standing(first.key)));
     assert_eq!(world.starter.state.lock().not_begun[1..], [(second, 4, false)]);
+}
+
+#[test]
+fn a_migration_begins_again_with_other_options_whatever_agent_does_that() {
+    let mut world = World::new();
+    let first = world.begin(0, Some("a name"));
+    let changed = ChangedOptions { allow_throttle: Some(60), ..ChangedOptions::default() };
+    assert_eq!(world.table.restart(first.migration, &changed), Ok(true));
+    let told = (first.migration, "its guest may be throttled by 60 %".to_owned());
+    assert_eq!(world.starter.state.lock().restarted, [told]);
+    assert_eq!(world.starter.state.lock().called_off, [first.migration]);
+    // The agent is started again before the end of what was called off.
+    world.restart();
+    world.end(first.migration, Outcome::CalledOff, Some(FailureReason::Cancelled));
+    let second = world.next(first.migration);
+    let throttles: Vec<_> = world.starter.state.lock().asked.iter().map(|asked| asked.options.allow_throttle).collect();
+    assert_eq!(throttles, [None, Some(60)]);
+    // Who asks again under the same name is told of what goes on.
+    world.wait("it is known", || world.table.begin(asked(0), Some("a name")).unwrap().migration == second);
+    world.end(second, Outcome::CalledOff, Some(FailureReason::Cancelled));
+    world.wait("the end", || world.table.attempt(second).is_some_and(|of| of.next_in_ms.is_none()));
+    assert_eq!(world.table.restart(second, &changed), Ok(false), "it is over");
+    assert_eq!(world.table.restart(MigrationId(7), &changed), Ok(false), "nobody knows it");
+    assert_eq!(world.begun(), 2);
 }
 
 #[test]
@@ -430,7 +466,7 @@ fn what_is_over_is_forgotten_after_a_day_and_the_oldest_of_too_many() {
     let add = |table: &mut Table, ago: SignedDuration, end: Option<AttemptsEnd>| {
         let begun = vec![BegunAttempt { number: 1, migration: MigrationId(1) }];
         let count = Attempts::new(asked(0)).count();
-        table.insert(None, now - ago, None, Attempts::recovered(asked(0), begun, count, end))
+        table.insert(None, now - ago, None, Attempts::recovered(asked(0), ChangedOptions::default(), begun, count, end))
     };
     let day = SignedDuration::from_hours(24);
     let over = Some(AttemptsEnd::Migration);

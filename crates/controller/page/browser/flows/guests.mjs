@@ -106,6 +106,43 @@ export const flows = {
       await lab.shot(page, "migration-over");
     },
   },
+  "migration-anew": {
+    about: "a migration that copies begins again to be held, is followed to the next one, and called off there",
+    async run(lab) {
+      const page = await lab.open("#/guests");
+      const guest = await lab.first(page, "/vms?limit=500", (of) => of.state === "running" && !of.migration);
+      if (!guest) throw new Skipped("no guest is at rest");
+      const begun = await lab.api(page, "POST", `/vms/${guest.name}/migrate`, { rate_bits_per_s: 8_000_000 });
+      if (begun.status >= 300) throw new Skipped(`it is not moved: ${begun.value.detail}`);
+      const moving = async (not) => {
+        for (let times = 0; times < 240; times += 1) {
+          const of = (await lab.api(page, "GET", `/vms/${guest.name}`)).value.migration;
+          if (of && of.id !== not) return of.id;
+          await page.waitForTimeout(250);
+        }
+        throw new Skipped("the hosts tell of no migration");
+      };
+      const first = await moving();
+      await lab.go(page, `#/migrations/${first}`);
+      await page.locator(".how-far, .untold").first().waitFor();
+      if ((await page.locator(".untold").count()) > 0) throw new Skipped("the hosts are simulated");
+      await page.getByRole("button", { name: "Allow throttling …" }).click();
+      await page.getByLabel("Per cent of its CPUs' time at most").fill("100");
+      await page.getByText("A whole number of per cent, 1 to 99").waitFor();
+      await lab.axe(page, "the question of throttling");
+      await page.getByRole("button", { name: "Leave it" }).click();
+      await page.getByRole("button", { name: "Hold …" }).click();
+      await page.getByRole("button", { name: "Begin again, and hold it" }).click();
+      await page.getByText("begins again, and is held").first().waitFor();
+      const link = page.getByRole("status").getByRole("link");
+      await link.waitFor({ timeout: 60_000 });
+      await link.click();
+      await page.getByRole("button", { name: "Switch …" }).waitFor({ timeout: 60_000 });
+      await page.getByRole("button", { name: "Call off …" }).click();
+      await page.getByRole("button", { name: "Call it off", exact: true }).click();
+      await page.locator(".how-far .left").getByText("The guest stays").waitFor({ timeout: 60_000 });
+    },
+  },
   "migration-live": {
     about: "a migration that is under way, if one is: rates, phases, what is left",
     async run(lab) {

@@ -123,7 +123,7 @@ export function waitsFor(of: Migration): string[] {
   }
   if (of.rate_limit && !of.outcome) why.push(`It sends ${limitWords(of.rate_limit)} at most.`);
   const attempt = of.attempt;
-  if (attempt && attempt.next_in_ms != null) why.push(`The next attempt begins in ${duration(attempt.next_in_ms)}.`);
+  if (attempt?.next_in_ms != null) why.push("Another attempt follows.");
   for (const path of of.paths) if (path.note && !of.outcome) why.push(`The path over ${path.nic}: ${path.note}.`);
   return why;
 }

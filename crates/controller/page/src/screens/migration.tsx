@@ -1,5 +1,5 @@
 // A migration, live while it is under way, and from its record afterwards: the same page.
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo } from "preact/hooks";
 import { Empty, GuestLink, HostLink, Panel, State, Title } from "../components/basics";
 import { MigrationActions } from "../components/migration/actions";
 import { CoreChart, NicCharts, RateCharts, type Axis } from "../components/migration/charts";
@@ -17,6 +17,10 @@ import { summaryOf, type Summary } from "../migration/summary";
 import { useMigration, type Followed } from "../migration/use_migration";
 import { outcomeName, waitsFor } from "../migration/words";
 import { link } from "../router";
+import type { MigrationSample } from "../types";
+import { readVm } from "../store/follow";
+import { store } from "../store/store";
+import { useRepeated, useStore } from "../store/use";
 import type { Tone } from "../words";
 
 export function MigrationPage({ id }: { id: string }) {
@@ -81,15 +85,36 @@ export function axisOf(of: Summary, nowMs: number): Axis {
   };
 }
 
+const READ_MS = 2000;
+
+/** Where to go on from a migration that is over, if its guest is in another one by now. */
+function NextMigration({ of }: { of: Summary }) {
+  useRepeated((signal) => readVm(of.vm, signal), READ_MS, [of.vm], of.outcome != null);
+  const next = useStore(() => store.tables.vms.get(of.vm)?.migration?.id);
+  if (!of.outcome || next === undefined || next === of.id) return null;
+  return (
+    <div class="callout plain" role="status">
+      {of.vm} is in another migration now: <a href={link("migrations", next)}>{next}</a>
+    </div>
+  );
+}
+
+/** Tells whoever measures the page which sample is in the frame that is drawn next. */
+function tellShown(sample: MigrationSample | undefined): void {
+  if (sample) requestAnimationFrame(() => dispatchEvent(new CustomEvent("skein-shown", { detail: sample.at })));
+}
+
 function MigrationBody({ followed, of }: { followed: Followed; of: Summary }) {
   const { record, samples } = followed;
   const hosts = { source: of.source, target: of.target };
   const axis = axisOf(of, of.elapsedMs);
   const waits = of.ends.source ? waitsFor(of.ends.source) : [];
   const copy = of.ends.source?.copy ?? of.ends.target?.copy;
+  useEffect(() => tellShown(samples.source.at(-1)), [samples]);
   return (
     <>
       <MigrationBar of={of} link={followed.link} />
+      <NextMigration of={of} />
       {record?.note && <div class="callout plain">{sentence(record.note)}</div>}
       {waits.length > 0 && (
         <div class="callout warn" role="status">

@@ -9,7 +9,7 @@ import { RoleButton } from "../access";
 import { AskDialog } from "../dialog";
 import { TextField } from "../field";
 
-type Asked = "cancel" | "limit" | "switch";
+type Asked = "cancel" | "hold" | "limit" | "switch" | "throttle";
 
 /** From here on the target may run the guest: nothing is called off any more. */
 const DECIDED = new Set(["grant", "release", "keep", "done"]);
@@ -20,14 +20,21 @@ export function MigrationActions({ of }: { of: Summary }) {
   const key = stageKey(of.ends.source?.stage) ?? "";
   const decided = DECIDED.has(key) && "The guest is being handed over.";
   const open = (what: Asked) => () => setAsked(what);
-  const is_held = key === "held";
+  const is_held = key === "held" || of.ends.source?.hold;
   return (
     <>
-      {(is_held || of.ends.source?.hold) && (
+      {is_held ? (
         <RoleButton needs="operator" look="main" onClick={open("switch")} why={decided}>
           Switch …
         </RoleButton>
+      ) : (
+        <RoleButton needs="operator" onClick={open("hold")} why={decided}>
+          Hold …
+        </RoleButton>
       )}
+      <RoleButton needs="operator" onClick={open("throttle")} why={decided}>
+        Allow throttling …
+      </RoleButton>
       <RoleButton needs="operator" onClick={open("limit")} why={decided}>
         Limit the rate …
       </RoleButton>
@@ -74,12 +81,63 @@ function MigrationDialog({ of, asked, close }: { of: Summary; asked: Asked; clos
           </p>
         </AskDialog>
       );
+    case "hold":
+      return (
+        <AskDialog
+          title={`Hold ${of.vm} before it switches`}
+          verb="Begin again, and hold it"
+          close={close}
+          work={send("hold", {}, `The migration of ${of.vm} begins again, and is held`)}
+        >
+          <p>
+            The guest runs here until you have it switch, for a day at most, and <b class="name">{of.target}</b> is kept
+            fresh.
+          </p>
+          <AnewNote />
+        </AskDialog>
+      );
+    case "throttle":
+      return <ThrottleDialog of={of} close={close} send={send} />;
     case "limit":
       return <LimitDialog of={of} close={close} send={send} />;
   }
 }
 
 type Send = (what: string, body: unknown, said: string) => (once: string) => Promise<void>;
+
+function AnewNote() {
+  return (
+    <p class="dim">
+      QEMU takes this only when a copy begins: what was copied is copied again, as another migration, and the guest runs
+      on meanwhile.
+    </p>
+  );
+}
+
+function ThrottleDialog({ of, close, send }: { of: Summary; close: () => void; send: Send }) {
+  const [text, setText] = useState("60");
+  const percent = /^\d{1,2}$/.test(text.trim()) ? Number(text) : 0;
+  const wrong = percent >= 1 ? undefined : "A whole number of per cent, 1 to 99";
+  return (
+    <AskDialog
+      title={`Let ${of.vm} be throttled`}
+      verb="Begin again, and allow it"
+      close={close}
+      ready={wrong === undefined}
+      work={send("throttle", { percent }, `The migration of ${of.vm} begins again, and may throttle its guest`)}
+    >
+      <TextField
+        label="Per cent of its CPUs' time at most"
+        value={text}
+        set={setText}
+        placeholder="60"
+        wrong={wrong}
+        hint="The guest is throttled only as far as that takes for its copy to converge."
+      />
+      <AnewNote />
+    </AskDialog>
+  );
+}
 
 function LimitDialog({ of, close, send }: { of: Summary; close: () => void; send: Send }) {
   const now = of.ends.source?.rate_limit;
