@@ -64,6 +64,7 @@ pub const EVENTS: &[&str] = &[
     "minor-difference",
     "target-noted",
     "hold-ends",
+    "restarts",
     "agent-stops",
     "qemu-not-killed",
     "not-worked-on",
