@@ -112,7 +112,7 @@ for nic in 0 1 2; do
   ip addr add "10.7.$nic.${number[$host]}/24" dev eth$nic
   ip link set eth$nic up
 done
-[ -z "$MODULE" ] || insmod "$MODULE"
+[ -z "$MODULE" ] || "${work%/*}/emulated/root/bin/busybox" insmod "$MODULE"
 for rail in 0 1; do rdma link add $device$rail type $device netdev eth$rail; done
 say "$device is up on $host"
 if [ "$host" = b ]; then

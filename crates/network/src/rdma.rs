@@ -27,6 +27,7 @@ pub struct RdmaPort {
 }
 
 const CLASS: &str = "/sys/class/infiniband";
+const NICS: &str = "/sys/class/net";
 
 /// Returns all ports.
 pub(crate) fn read(source: &dyn Source) -> Vec<RdmaPort> {
@@ -41,18 +42,41 @@ pub(crate) fn read(source: &dyn Source) -> Vec<RdmaPort> {
             entries.sort_by_key(|entry| entry.parse::<u32>().ok());
             let of_gids = entries.iter().take(GIDS_MAX).map(|entry| file(&format!("gid_attrs/ndevs/{entry}")));
             let of_gids = of_gids.map(|name| name.trim().to_owned()).find(|name| !name.is_empty());
+            let of_address = || iwarp_nic(source, &device, &file("gids/0"));
             ports.push(RdmaPort {
                 // `4: ACTIVE`
                 active: file("state").trim().ends_with("ACTIVE"),
                 link_layer: file("link_layer").trim().to_owned(),
                 rate: file("rate").trim().to_owned(),
-                nic: of_gids.or_else(|| names(format!("{CLASS}/{device}/device/net")).into_iter().next()),
+                nic: of_gids
+                    .or_else(of_address)
+                    .or_else(|| names(format!("{CLASS}/{device}/device/net")).into_iter().next()),
                 device: device.clone(),
                 port,
             });
         }
     }
     ports
+}
+
+/// Returns the NIC of a port that does iWARP: its first GID begins with the NIC's address, in all drivers of Linux
+/// (`siw_query_gid`, `irdma_iw_query_gid`, `c4iw_query_gid`; devices of iWARP have no table of NICs). `None`: the device
+/// does no iWARP, or no NIC has that address.
+fn iwarp_nic(source: &dyn Source, device: &str, gid: &str) -> Option<String> {
+    let file = |path: String| source.ask(&Ask::File(path)).text();
+    // `4: RNIC`
+    if !file(format!("{CLASS}/{device}/node_type"))?.trim().starts_with("4:") {
+        return None;
+    }
+    let digits: String = gid.chars().filter(char::is_ascii_hexdigit).take(12).collect();
+    let address_of = |nic: &str| file(format!("{NICS}/{nic}/address")).map(|text| text.trim().replace(':', ""));
+    if digits.bytes().all(|digit| digit == b'0') {
+        return None;
+    }
+    let nics = source.ask(&Ask::Directory(NICS.to_owned())).names();
+    // A bond has the address of one of its NICs.
+    let mut of_address = nics.into_iter().filter(|nic| address_of(nic).is_some_and(|address| address == digits));
+    of_address.find(|nic| file(format!("{NICS}/{nic}/bonding/mode")).is_none())
 }
 
 /// What RDMA devices have carried by their own counters.
@@ -178,6 +202,29 @@ mod tests {
 
     fn both(sent: u64, received: u64) -> SentAndReceived {
         SentAndReceived { sent, received }
+    }
+
+    #[test]
+    fn a_device_of_iwarp_belongs_to_the_nic_that_has_its_address() {
+        let names = |names: &[&str]| Answer::Names(names.iter().map(|name| (*name).to_owned()).collect());
+        let text = |text: &str| Answer::Text(text.to_owned());
+        let recorded = |node_type: &str| -> Recording {
+            let answers = std::collections::BTreeMap::from([
+                (format!("directory {CLASS}"), names(&["siw0"])),
+                (format!("directory {CLASS}/siw0/ports"), names(&["1"])),
+                (format!("file {CLASS}/siw0/node_type"), text(node_type)),
+                (format!("file {CLASS}/siw0/ports/1/gids/0"), text("5254:0000:0101:0000:0000:0000:0000:0000\n")),
+                (format!("directory {NICS}"), names(&["bond0", "eth0", "eth1"])),
+                (format!("file {NICS}/bond0/address"), text("52:54:00:00:01:01\n")),
+                (format!("file {NICS}/bond0/bonding/mode"), text("active-backup 1\n")),
+                (format!("file {NICS}/eth0/address"), text("52:54:00:00:00:01\n")),
+                (format!("file {NICS}/eth1/address"), text("52:54:00:00:01:01\n")),
+            ]);
+            serde_json::from_value(serde_json::to_value(answers).unwrap()).unwrap()
+        };
+        let nic = |node_type: &str| read(&recorded(node_type))[0].nic.clone();
+        assert_eq!(nic("4: RNIC\n").as_deref(), Some("eth1"));
+        assert_eq!(nic("1: CA\n"), None, "what is in its GID is no address");
     }
 
     #[test]

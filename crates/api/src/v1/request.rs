@@ -208,8 +208,8 @@ pub enum Request {
         #[serde(default)]
         rate_bits_per_s: Option<u64>,
     },
-    /// Begin a migration's copy again with other options: its guest is held then, or may be throttled. What was begun is
-    /// called off, and another attempt follows. → [`Reply::Migration`](super::Reply::Migration)
+    /// Begin a migration's copy again with other options: its guest is held then, or may be throttled. What was begun
+    /// is called off, and another attempt follows. → [`Reply::Migration`](super::Reply::Migration)
     MigrationRestart {
         /// The migration, as in `MigrationShow`.
         id: String,

@@ -1,6 +1,6 @@
-//! A migration that is under way is switched, limited, begun again or called off through the controller: its source's agent is
-//! asked, and what the agent answers is answered. Nothing of this is in the store. A host that takes no guest by its
-//! agent's word takes guests again the same way.
+//! A migration that is under way is switched, limited, begun again or called off through the controller: its source's
+//! agent is asked, and what the agent answers is answered. Nothing of this is in the store. A host that takes no guest
+//! by its agent's word takes guests again the same way.
 
 use skein_api::{Migration, Reply, Request};
 
