@@ -60,8 +60,8 @@ pub(crate) fn read(source: &dyn Source) -> Vec<RdmaPort> {
 }
 
 /// Returns the NIC of a port that does iWARP: its first GID begins with the NIC's address, in all drivers of Linux
-/// (`siw_query_gid`, `irdma_iw_query_gid`, `c4iw_query_gid`; devices of iWARP have no table of NICs). `None`: the device
-/// does no iWARP, or no NIC has that address.
+/// (`siw_query_gid`, `irdma_iw_query_gid`, `c4iw_query_gid`; devices of iWARP have no table of NICs). `None`: the
+/// device does no iWARP, or no NIC has that address.
 fn iwarp_nic(source: &dyn Source, device: &str, gid: &str) -> Option<String> {
     let file = |path: String| source.ask(&Ask::File(path)).text();
     // `4: RNIC`
