@@ -8,7 +8,8 @@ case ${1-} in -*) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;; esac
 cd "$(dirname "$0")/.."
 skip() { echo "siw: skipped: $*" >&2; exit 3; }
 [ target/emulated/initrd -nt scripts/emulated.sh ] || scripts/emulated.sh true >/dev/null || exit $?
-release=$(strings -n 12 target/emulated/kernel | grep -m 1 -oE '^[0-9]+\.[0-9]+\.[^ ]+-amd64') || skip "no kernel"
+release=$(strings -n 12 target/emulated/kernel | sed -nE 's/^([0-9]+\.[0-9]+\.[^ ]+-amd64) .*/\1/p' | sed -n 1p)
+[ -n "$release" ] || skip "no kernel"
 work=$PWD/target/emulated/siw-$release
 module=$work/siw.ko
 if [ ! -e "$module" ]; then
