@@ -26,8 +26,13 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(
             "forecast",
-            "100 migrations of 20 s and more say a quarter in how long they still take, while links and limits change.",
+            "100 migrations of 20 s and more say a quarter in how long they still take: cold, hot, packed, links that change.",
             ClusterCase::Forecast,
+        ),
+        case(
+            "hold",
+            "A guest that writes 6 MB/s is held for five minutes before it switches, and moved without a hold.",
+            ClusterCase::Hold,
         ),
         case(
             "page-1000",

@@ -6,8 +6,8 @@ use skein_lab_guest::Rewrite;
 
 use crate::{
     cluster::{
-        drain_figure, fleet_figure, forecast_figure, page_figure, probe_figure, rails_figure, rate_limit_figure,
-        share_figure,
+        drain_figure, fleet_figure, forecast_figure, hold_figure, page_figure, probe_figure, rails_figure,
+        rate_limit_figure, share_figure,
     },
     figure::Check,
     mover::Mover,
@@ -40,6 +40,8 @@ pub enum ClusterCase {
     Fleet,
     /// Migrations say how long they still take.
     Forecast,
+    /// A guest that writes is held before it switches.
+    Hold,
     /// The page of a thousand hosts is opened.
     PageLarge,
     /// A migration is watched in the page.
@@ -67,6 +69,7 @@ impl ClusterCase {
             ClusterCase::Drain => drain_figure::judge(&[]),
             ClusterCase::Fleet => fleet_figure::judge(None),
             ClusterCase::Forecast => forecast_figure::judge(&[]),
+            ClusterCase::Hold => hold_figure::judge(&[]),
             ClusterCase::PageLarge => page_figure::judge_large(None),
             ClusterCase::PageLive => page_figure::judge_live(None),
             ClusterCase::RateLimit => rate_limit_figure::judge(&[]),

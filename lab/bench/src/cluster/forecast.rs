@@ -1,6 +1,6 @@
-//! Moves guests there and back, up to four at once, and compares what was said of the time left with what it took.
-//! Links are shared and change, limits change in the middle, guests write much or little, and their memory compresses
-//! or does not.
+//! Moves guests there and back, up to four at once, and compares what was said of the time left with what it took. Each
+//! has a part of the links to itself: what is compared is the forecast of its own copy. One of the guests writes, the
+//! memory of one compresses, and what one may send goes up and down by a fifth.
 
 use std::{
     thread,
@@ -16,11 +16,13 @@ use super::options::{ClusterOptions, in_thread};
 use crate::error::BenchError;
 
 const HOSTS: [&str; 2] = ["a", "b"];
-/// The rate of each of two links, in Mb/s: four guests that share them take some 30 s each.
-const LINK_MBIT: u32 = 90;
-/// The rates between which the second link changes now and then, and how often, in periods.
-const LINK_MBITS: [u32; 3] = [60, 90, 120];
-const LINK_CHANGES: u64 = 250;
+/// The rate of each of two links, in Mb/s, which is more than all migrations together may send.
+const LINK_MBIT: u32 = 200;
+/// What a migration may send, in bits per second …
+const RATE_BITS_PER_S: u64 = 40_000_000;
+/// … and what one may whose link changes, each for so long.
+const RATES_BITS_PER_S: [u64; 5] = [32_000_000, 36_000_000, 40_000_000, 44_000_000, 48_000_000];
+const RATE_LASTS: Duration = Duration::from_secs(3);
 /// How many migrations are judged.
 const JUDGED: [usize; 2] = [100, 8];
 /// Shorter ones are not: their forecast is of no use to anybody.
@@ -33,6 +35,8 @@ const PERIOD: Duration = Duration::from_millis(100);
 struct Guest {
     name: &'static str,
     params: Params,
+    /// Whether what its migrations may send goes up and down.
+    changes: bool,
     at: usize,
     under_way: Option<Trip>,
 }
@@ -41,8 +45,8 @@ struct Guest {
 struct Trip {
     id: MigrationId,
     begun: Instant,
-    /// When the limit changes, and to what, in bits per second.
-    change: Option<(Duration, Option<u64>)>,
+    /// When what it may send changes next.
+    changes_at: Option<Instant>,
 }
 
 fn guests() -> [Guest; 4] {
@@ -55,12 +59,12 @@ fn guests() -> [Guest; 4] {
         beat_ms: 100,
         ..Params::default()
     };
-    let guest = |name, params| Guest { name, params, at: 0, under_way: None };
+    let guest = |name, params| Guest { name, params, changes: false, at: 0, under_way: None };
     [
         guest("cold", params(150, 0, 0, 0)),
         guest("packs", params(240, 50, 0, 0)),
-        guest("writes", params(130, 0, 12, 250)),
-        guest("hot", params(130, 20, 40, 500)),
+        guest("hot", params(130, 0, 20, 400)),
+        Guest { changes: true, ..guest("changes", params(150, 10, 0, 0)) },
     ]
 }
 
@@ -89,17 +93,14 @@ pub fn run(options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec
         let (mut said, mut dice) = (Vec::new(), Dice(1));
         while said.len() < wanted {
             options.check_interrupt()?;
-            if dice.below(LINK_CHANGES) == 0 {
-                let rate = LINK_MBITS[dice.below(3) as usize];
-                HOSTS.iter().for_each(|host| cluster.lab().rate(host, 1, Some(rate)).expect("the host is there"));
-            }
             for guest in &mut guests {
                 let Some(migration) = step(&cluster, guest, &mut dice) else { continue };
-                let Some(of) = judged(&cluster, guest.at, &migration) else { continue };
+                assert_eq!(migration.outcome, Some(Outcome::Moved), "{migration:?}");
+                let from = HOSTS[guest.at];
+                guest.at = 1 - guest.at;
+                let Some(of) = judged(&cluster, from, &migration) else { continue };
                 tell(format!("{} of {wanted}, {}: {of}", said.len() + 1, guest.name));
                 said.push(of);
-                assert_eq!(migration.outcome, Some(Outcome::Moved), "{migration:?}");
-                guest.at = 1 - guest.at;
             }
             thread::sleep(PERIOD);
         }
@@ -113,19 +114,19 @@ fn step(cluster: &Cluster, guest: &mut Guest, dice: &mut Dice) -> Option<Migrati
     let Some(trip) = &mut guest.under_way else {
         // Others are at other points of their way when this one begins.
         if dice.below(20) == 0 {
-            let options = MigrateOptions { downtime_limit_ms: Some(1000), ..MigrateOptions::default() };
-            let id = cluster.begin(guest.name, from, to, options).id;
-            let after = Duration::from_secs(5 + dice.below(20));
-            let limit = [None, Some(24_000_000), Some(32_000_000), Some(48_000_000)][dice.below(4) as usize];
-            let change = (dice.below(2) == 0).then_some((after, limit));
-            guest.under_way = Some(Trip { id, begun: Instant::now(), change });
+            let rate_bits_per_s = Some(RATE_BITS_PER_S);
+            let id =
+                cluster.begin(guest.name, from, to, MigrateOptions { rate_bits_per_s, ..MigrateOptions::default() }).id;
+            let begun = Instant::now();
+            guest.under_way = Some(Trip { id, begun, changes_at: guest.changes.then_some(begun + RATE_LASTS) });
         }
         return None;
     };
     assert!(trip.begun.elapsed() < PATIENCE, "{} does not get on: {}", guest.name, cluster.report());
     let id = trip.id;
-    if trip.change.is_some_and(|(after, _)| trip.begun.elapsed() >= after) {
-        let rate_bits_per_s = trip.change.take().and_then(|(_, limit)| limit);
+    if let Some(at) = trip.changes_at.as_mut().filter(|at| **at <= Instant::now()) {
+        *at += RATE_LASTS;
+        let rate_bits_per_s = Some(RATES_BITS_PER_S[dice.below(5) as usize]);
         // It may just be over.
         let _ = cluster.ask(from, &Request::MigrationLimit { id: id.to_string(), rate_bits_per_s });
     }
@@ -136,12 +137,12 @@ fn step(cluster: &Cluster, guest: &mut Guest, dice: &mut Dice) -> Option<Migrati
 }
 
 /// Returns what was said of a migration when a part of its time was over. `None`: it was too short.
-fn judged(cluster: &Cluster, at: usize, migration: &Migration) -> Option<Said> {
+fn judged(cluster: &Cluster, from: &str, migration: &Migration) -> Option<Said> {
     if Duration::from_millis(migration.elapsed_ms) < LEAST_TIME {
         return None;
     }
     let Reply::MigrationRecord(record) =
-        cluster.asked(HOSTS[at], &Request::MigrationRecord { id: migration.id.to_string() })
+        cluster.asked(from, &Request::MigrationRecord { id: migration.id.to_string() })
     else {
         panic!("no record of {migration:?}");
     };

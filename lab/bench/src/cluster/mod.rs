@@ -6,6 +6,8 @@ mod fleet;
 pub(crate) mod fleet_figure;
 mod forecast;
 pub(crate) mod forecast_figure;
+mod hold;
+pub(crate) mod hold_figure;
 mod options;
 mod page;
 pub(crate) mod page_figure;
@@ -29,6 +31,7 @@ use crate::{case::ClusterCase, error::BenchError, results::Part};
 pub fn run(case: ClusterCase, options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Vec<Part>, BenchError> {
     match case {
         ClusterCase::Drain => drain::run(options, tell).map(|rounds| drain_figure::judge(&rounds)),
+        ClusterCase::Hold => hold::run(options, tell).map(|rounds| hold_figure::judge(&rounds)),
         ClusterCase::PageLarge => page::large(options, tell).map(|seen| page_figure::judge_large(Some(&seen))),
         ClusterCase::PageLive => page::live(options, tell).map(|seen| page_figure::judge_live(Some(&seen))),
         ClusterCase::RateLimit => rate_limit::run(options, tell).map(|rounds| rate_limit_figure::judge(&rounds)),
