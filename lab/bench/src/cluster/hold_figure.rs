@@ -73,7 +73,7 @@ mod tests {
             intact: true,
         };
         let met = |rounds: &[Held]| -> Vec<Option<bool>> { judge(rounds).iter().map(|part| part.met).collect() };
-        assert_eq!(met(&[good.clone()]), [Some(true); 3]);
+        assert_eq!(met(std::slice::from_ref(&good)), [Some(true); 3]);
         let bad = Held { held_ms: 100, sent_bytes_per_s: 7e6, intact: false, ..good.clone() };
         assert_eq!(met(&[good, bad]), [Some(false); 3]);
         assert_eq!(met(&[]), [None; 3]);
