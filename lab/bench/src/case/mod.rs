@@ -89,7 +89,7 @@ mod tests {
                 assert!(stage.guest.rewrite_mb <= stage.guest.fill_mb);
             }
         }
-        assert_eq!(names.len(), 55);
+        assert_eq!(names.len(), 59);
         assert!(named("two-nics").is_some() && named("three-nics").is_none());
     }
 
