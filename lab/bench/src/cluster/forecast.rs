@@ -17,11 +17,11 @@ use crate::error::BenchError;
 
 const HOSTS: [&str; 2] = ["a", "b"];
 /// The rate of each of two links, in Mb/s, which is more than all migrations together may send.
-const LINK_MBIT: u32 = 200;
+const LINK_MBIT: u32 = 300;
 /// What a migration may send, in bits per second …
-const RATE_BITS_PER_S: u64 = 40_000_000;
+const RATE_BITS_PER_S: u64 = 60_000_000;
 /// … and what one may whose link changes, each for so long.
-const RATES_BITS_PER_S: [u64; 5] = [32_000_000, 36_000_000, 40_000_000, 44_000_000, 48_000_000];
+const RATES_BITS_PER_S: [u64; 5] = [48_000_000, 54_000_000, 60_000_000, 66_000_000, 72_000_000];
 const RATE_LASTS: Duration = Duration::from_secs(3);
 /// How many migrations are judged.
 const JUDGED: [usize; 2] = [100, 8];
