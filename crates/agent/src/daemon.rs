@@ -20,7 +20,7 @@ use skein_identity::Identity;
 use skein_inventory::HostsFile;
 use skein_journal::OpenError;
 use skein_link::ListenError;
-use skein_metrics::{ScrapeAddress, ScrapeError, ScrapeServer};
+use skein_metrics::{ScrapeAddress, ScrapeServer};
 use skein_network::WantedConnections;
 use thiserror::Error;
 use tracing::{info, warn};
@@ -138,8 +138,6 @@ pub enum AgentError {
     Socket(#[from] SocketError),
     #[error(transparent)]
     Controllers(#[from] ControllersError),
-    #[error(transparent)]
-    Metrics(#[from] ScrapeError),
 }
 
 /// A running agent. Dropping it closes every session; VMs go on.
@@ -176,7 +174,9 @@ impl Agent {
         let mut agent = Agent { catcher: Mutex::default(), scrapers: None, inner };
         if let Some(address) = metrics {
             let collector = AgentCollector::new(agent.measured(), packers.as_ref());
-            agent.scrapers = Some(ScrapeServer::start(&address, move |samples| collector.collect(samples))?);
+            // Guests matter more than who looks at them: a wrong address does not keep the agent from running.
+            let scrapers = ScrapeServer::start(&address, move |samples| collector.collect(samples));
+            agent.scrapers = scrapers.inspect_err(|error| warn!("no metrics: {}", crate::error_chain(error))).ok();
         }
         let catcher = Catcher::start(&network, agent.peers().holder(), packers);
         *agent.catcher.lock() = catcher.inspect_err(|error| warn!("the migration network fails: {error}")).ok();

@@ -127,7 +127,7 @@ fn a_guest_is_held_and_kept_fresh_until_it_is_to_switch() {
     let id = restarted(&cluster, first, Some(HoldOptions::default()), None);
     let again =
         Request::MigrationRestart { id: id.to_string(), hold: Some(HoldOptions::default()), allow_throttle: None };
-    assert!(cluster.refused("a", &again).contains("is held already, or is to be"));
+    assert!(cluster.refused("a", &again).contains("held already, or is to be"));
     cluster.asked("a", &Request::MigrationLimit { id: id.to_string(), rate_bits_per_s: None });
     wait_held(&cluster, id);
     let rounds = || cluster.migration("a", id).copy.map_or(0, |copy| copy.round);

@@ -39,7 +39,7 @@ pub struct ScrapeServer {
 
 /// Why metrics are not served.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen for scrapers of metrics at {address}: stop the program that listens there, or name another")]
+#[error("cannot listen for scrapers of metrics at {address}: free that address, or name another, and start this anew")]
 pub struct ScrapeError {
     /// The address.
     pub address: ScrapeAddress,

@@ -18,7 +18,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 pub use generated::{completions, write_manual_pages};
 pub use screen::Screen;
-pub use text::{clean, clean_line, count, print, print_json, table};
+pub use text::{clean, clean_line, count, print, print_json, print_to_reader, table};
 
 /// Sends the log to standard error: what `SKEIN_LOG` asks for; without it, `info` and above. Call this once, before
 /// anything else.

@@ -9,10 +9,19 @@ use anyhow::Context;
 /// # Errors
 /// Standard output cannot be written to for another reason.
 pub fn print(text: &str) -> anyhow::Result<()> {
+    print_to_reader(text).map(drop)
+}
+
+/// Prints to standard output. Returns whether somebody reads there still: who prints without an end ends then.
+///
+/// # Errors
+/// Standard output cannot be written to for another reason.
+pub fn print_to_reader(text: &str) -> anyhow::Result<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("cannot write to standard output"),
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error).context("cannot write to standard output"),
     }
 }
 

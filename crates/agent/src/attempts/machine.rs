@@ -45,6 +45,9 @@ pub(crate) struct ChangedOptions {
     /// The per cent by which the guest may be throttled; `None`: as it was asked for.
     #[serde(default)]
     pub(crate) allow_throttle: Option<u8>,
+    /// The bits that the migration may send a second, which somebody has set meanwhile; `None`: as it was asked for.
+    #[serde(default)]
+    pub(crate) rate_bits_per_s: Option<u64>,
 }
 
 impl ChangedOptions {
@@ -52,6 +55,7 @@ impl ChangedOptions {
     fn add(&mut self, later: &ChangedOptions) {
         self.hold = later.hold.clone().or(self.hold.take());
         self.allow_throttle = later.allow_throttle.or(self.allow_throttle);
+        self.rate_bits_per_s = later.rate_bits_per_s.or(self.rate_bits_per_s);
     }
 
     /// Returns the changes in words.
@@ -239,6 +243,7 @@ impl Attempts {
         let mut asked = self.asked.clone();
         asked.hold = self.changed.hold.clone().or(asked.hold);
         asked.options.allow_throttle = self.changed.allow_throttle.or(asked.options.allow_throttle);
+        asked.options.rate_bits_per_s = self.changed.rate_bits_per_s.or(asked.options.rate_bits_per_s);
         asked
     }
 
@@ -293,6 +298,7 @@ impl Attempts {
         debug_assert_eq!(self.state, AttemptState::Beginning, "nothing else begins a migration");
         self.begun.push(BegunAttempt { number: self.made, migration: id });
         self.state = AttemptState::Running;
+        self.restarts = false;
         self.is_cancelled.then_some(id)
     }
 
@@ -321,11 +327,9 @@ impl Attempts {
         if loss == PlacementLoss::Direct {
             self.allowed = self.allowed.saturating_add(1);
         }
-        // What was called off to begin again is one attempt more, whatever ended it first.
-        let restarts = mem::take(&mut self.restarts) && !self.is_cancelled && end.outcome == Outcome::CalledOff;
-        if restarts {
-            self.allowed = self.allowed.saturating_add(1);
-        }
+        // What is called off to begin again does so, whatever ended it first. That stays so until the next attempt has
+        // begun: an agent that is started again meanwhile comes by here once more.
+        let restarts = self.restarts && !self.is_cancelled && end.outcome == Outcome::CalledOff;
         let is_cancelled = self.is_cancelled || (end.why == Some(FailureReason::Cancelled) && !restarts);
         // A hold whose time is over would only begin anew.
         let is_over = end.why == Some(FailureReason::HoldOver) && !restarts;
@@ -342,7 +346,10 @@ impl Attempts {
         let step = match (&self.state, self.newest()) {
             _ if self.is_cancelled => RestartStep::TooLate,
             (AttemptState::Running, Some(newest)) => {
-                self.restarts = true;
+                // It is one attempt more, however often that is asked for.
+                if !mem::replace(&mut self.restarts, true) {
+                    self.allowed = self.allowed.saturating_add(1);
+                }
                 RestartStep::CallOff(newest)
             }
             (AttemptState::Waiting { .. }, _) => RestartStep::Nothing,
@@ -507,6 +514,11 @@ mod tests {
         assert_eq!(attempts.restart(&held), RestartStep::CallOff(ONE), "both may be asked for");
         attempts.handle_ended(now, end(Outcome::CalledOff, Some(FailureReason::Cancelled)), PlacementLoss::None);
         assert_eq!((made(&attempts), attempts.next_due()), ((1, 2), Some(now + RETRY_PAUSE)));
+        // An agent that is started again in the pause looks at the same end once more.
+        let (changed, begun) = (attempts.changed().clone(), attempts.begun().to_vec());
+        let mut after = Attempts::recovered(asked(0), changed, begun, attempts.count(), None);
+        after.handle_ended(now, end(Outcome::CalledOff, Some(FailureReason::Cancelled)), PlacementLoss::None);
+        assert_eq!((made(&after), after.next_due()), ((1, 2), Some(now + RETRY_PAUSE)));
         // Whoever asks for the same once more asks for what was asked for at first.
         assert_eq!(*attempts.asked(), asked(0));
         let next = attempts.asked_now();
@@ -529,7 +541,7 @@ mod tests {
         let mut moved = running(0);
         moved.restart(&throttled(60));
         moved.handle_ended(now, end(Outcome::Moved, None), PlacementLoss::None);
-        assert_eq!((moved.end(), made(&moved)), (Some(&AttemptsEnd::Migration), (1, 1)));
+        assert_eq!(moved.end(), Some(&AttemptsEnd::Migration));
         let mut cancelled = running(3);
         cancelled.restart(&throttled(60));
         assert_eq!(cancelled.cancel(), CancelStep::CallOff(ONE));

@@ -156,7 +156,7 @@ mod tests {
         let options = MigrateOptions { retries: 3, deadline_s: Some(60), ..MigrateOptions::default() };
         let asked = AskedMigration { vm: "web1".into(), to: "hostb".into(), options, hold: None, by_controller: false };
         let count = AttemptCount { made: 2, allowed: 4, is_cancelled: true, restarts: true };
-        let changed = ChangedOptions { hold: None, allow_throttle: Some(60) };
+        let changed = ChangedOptions { hold: None, allow_throttle: Some(60), rate_bits_per_s: Some(1) };
         let request = |second, id: u64, end| {
             let begun = vec![BegunAttempt { number: 1, migration: MigrationId(id) }];
             let attempts = Attempts::recovered(asked.clone(), changed.clone(), begun, count, end);

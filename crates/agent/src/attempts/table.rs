@@ -293,7 +293,14 @@ impl<S: Starter> AttemptTable<S> {
         let Some(entry) = table.entries.iter_mut().find(|entry| entry.attempts.newest() == Some(newest)) else {
             return Ok(false);
         };
-        let before = entry.attempts.clone();
+        let (before, now) = (entry.attempts.clone(), entry.attempts.asked_now());
+        if entry.attempts.end().is_none() && changed.hold.is_some() && now.hold.is_some() {
+            return Err(held_already());
+        }
+        let percent = changed.allow_throttle.filter(|percent| now.options.allow_throttle == Some(*percent));
+        if let Some(percent) = percent.filter(|_| entry.attempts.end().is_none()) {
+            return Err(throttled_already(percent));
+        }
         let step = entry.attempts.restart(changed);
         match step {
             RestartStep::CallOff(_) | RestartStep::Nothing => {}
@@ -347,7 +354,9 @@ impl<S: Starter> AttemptTable<S> {
 
     /// Returns which attempt a migration is; `None`: its request is not remembered.
     pub(crate) fn attempt(&self, migration: MigrationId) -> Option<skein_api::Attempt> {
-        let table = self.shared.table.lock();
+        let mut table = self.shared.table.lock();
+        // Whoever hears of a migration's end hears whether another attempt follows.
+        self.shared.look_after(&mut table);
         table.entries.iter().find_map(|entry| {
             let begun = entry.attempts.begun().iter().find(|attempt| attempt.migration == migration)?;
             let is_newest = entry.attempts.newest() == Some(migration);
@@ -394,6 +403,18 @@ fn unsaved(error: &io::Error) -> Refusal {
 fn beginning() -> Refusal {
     let message = "its next attempt is just being begun".into();
     Refusal { message, cure: "ask again in a moment".into() }
+}
+
+fn held_already() -> Refusal {
+    Refusal {
+        message: "it is held already, or is to be".into(),
+        cure: "have it switch with `skein migration switch`, or call it off".into(),
+    }
+}
+
+fn throttled_already(percent: u8) -> Refusal {
+    let cure = "follow it with `skein migration watch`, or name another per cent".into();
+    Refusal { message: format!("it may be throttled by {percent} % already"), cure }
 }
 
 fn unchanged(error: &io::Error) -> Refusal {

@@ -64,7 +64,7 @@ impl RequestServer {
             Request::MigrationWithdraw { id } => self.migration_withdraw(&id),
             Request::MigrationLimit { id, rate_bits_per_s } => self.migration_limit(&id, rate_bits_per_s),
             Request::MigrationRestart { id, hold, allow_throttle } => {
-                self.migration_restart(&id, &ChangedOptions { hold, allow_throttle })
+                self.migration_restart(&id, ChangedOptions { hold, allow_throttle, rate_bits_per_s: None })
             }
             Request::HostLimit { rate_bits_per_s, for_s } => {
                 let limit = rate_bits_per_s.and_then(Rate::of_bits_per_s);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use skein_api::{EXCLUDED_PATH, MigrateOptions, Migration, MigrationRecord, Outcome, PathView, Reply};
+use skein_api::{EXCLUDED_PATH, MigrateOptions, Migration, MigrationRecord, Outcome, PathView, RateLimitedBy, Reply};
 use skein_dataplane::PathSnapshot;
 use skein_handover::{MigrationId, RefusedSwitch, Role};
 use skein_units::Rate;
@@ -136,21 +136,20 @@ impl RequestServer {
     }
 
     /// Begins a migration's copy again with other options.
-    pub(super) fn migration_restart(&self, id: &str, changed: &ChangedOptions) -> Answered<Reply> {
+    pub(super) fn migration_restart(&self, id: &str, mut changed: ChangedOptions) -> Answered<Reply> {
         let migration = self.find(id)?;
         let id = migration_id(migration.id);
-        if *changed == ChangedOptions::default() {
+        if changed == ChangedOptions::default() {
             return Err(Box::new(refusal("nothing is to be changed", "name what is to be: a hold, or a throttle")));
         }
         if role(migration.role) == Role::Target {
             let cure = format!("ask its source, {}", migration.source);
             return Err(Box::new(refusal("this host is the target, and does not copy the guest", &cure)));
         }
-        if changed.hold.is_some() && migration.hold.is_some() {
-            let cure = "have it switch with `skein migration switch`, or call it off";
-            return Err(Box::new(refusal(format!("migration {} is held already, or is to be", migration.id), cure)));
-        }
-        if !self.attempts.restart(id, changed).map_err(Box::new)? {
+        // A limit that somebody has set meanwhile holds for the next attempt, too.
+        let limit = self.migrations.rates().limit_of(id).filter(|limit| limit.by == RateLimitedBy::Migration);
+        changed.rate_bits_per_s = limit.map(|limit| limit.bits_per_s);
+        if !self.attempts.restart(id, &changed).map_err(Box::new)? {
             return Err(Box::new(refusal(format!("migration {} is over, or being called off", migration.id), "")));
         }
         let now = self.settled(id)?;

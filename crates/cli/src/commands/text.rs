@@ -1,6 +1,6 @@
 //! Prints fields and times, besides what all programs print.
 
-pub use skein_terminal::{clean, clean_line, count, print, print_json, table};
+pub use skein_terminal::{clean, clean_line, count, print, print_json, print_to_reader, table};
 
 /// Returns names and values, one line each, indented. Those without a value are left out.
 pub fn fields(fields: &[(&str, String)]) -> String {

@@ -68,8 +68,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let listener = runtime.block_on(listen(config.listen))?;
     let driver = Driver::start(settings)?;
     let metrics = config.metrics.as_ref();
-    let metrics = metrics.map(|address| serve_metrics(address, &driver, signer.clone(), identity.clone()));
-    let metrics = metrics.transpose()?;
+    // The cluster matters more than who looks at it: a wrong address does not keep the controller from running.
+    let metrics = metrics.and_then(|address| {
+        let served = serve_metrics(address, &driver, signer.clone(), identity.clone());
+        served.inspect_err(|error| warn!("no metrics: {error}")).ok()
+    });
     let server = ServerSettings { report_period: Duration::from_millis(args.report_ms), ..ServerSettings::default() };
     let served = runtime.block_on(async {
         let (stop, why) = stop(&driver)?;

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -43,7 +44,7 @@ const FILES: [File; 5] = [
 struct Ready {
     file: &'static File,
     tag: String,
-    compressed: Option<Vec<u8>>,
+    compressed: Option<Bytes>,
 }
 
 /// Returns the routes of the page's files. Nobody needs a token for them.
@@ -56,10 +57,10 @@ pub(crate) fn router() -> Router<Shared> {
     FILES.iter().fold(Router::new(), serve)
 }
 
-fn compressed(content: &[u8]) -> Option<Vec<u8>> {
+fn compressed(content: &[u8]) -> Option<Bytes> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(content).ok()?;
-    encoder.finish().ok()
+    encoder.finish().ok().map(Bytes::from)
 }
 
 fn answer(Ready { file, tag, compressed }: &Ready, asked: &HeaderMap) -> Response {

@@ -222,12 +222,17 @@ fn a_migration_begins_again_with_other_options_whatever_agent_does_that() {
     let first = world.begin(0, Some("a name"));
     let changed = ChangedOptions { allow_throttle: Some(60), ..ChangedOptions::default() };
     assert_eq!(world.table.restart(first.migration, &changed), Ok(true));
+    let again = world.table.restart(first.migration, &changed).unwrap_err();
+    assert!(again.message.contains("by 60 % already"), "a request that is repeated begins nothing: {again:?}");
     let told = (first.migration, "its guest may be throttled by 60 %".to_owned());
     assert_eq!(world.starter.state.lock().restarted, [told]);
     assert_eq!(world.starter.state.lock().called_off, [first.migration]);
-    // The agent is started again before the end of what was called off.
+    // The agent is started again before the end of what was called off, and once more before the next attempt.
     world.restart();
     world.end(first.migration, Outcome::CalledOff, Some(FailureReason::Cancelled));
+    let follows = world.table.attempt(first.migration).unwrap().next_in_ms;
+    assert!(follows.is_some(), "the end and what follows are told together");
+    world.restart();
     let second = world.next(first.migration);
     let throttles: Vec<_> = world.starter.state.lock().asked.iter().map(|asked| asked.options.allow_throttle).collect();
     assert_eq!(throttles, [None, Some(60)]);

@@ -43,7 +43,7 @@ use skein_units::duration;
 use self::access::ControllerArgs;
 use self::output::Output;
 use self::screen::print_table;
-use super::text::{clean_line, count, fields, print, print_json};
+use super::text::{clean_line, count, fields, print, print_json, print_to_reader};
 
 /// Look at the cluster as a whole, as its controllers know it.
 #[derive(clap::Args)]
@@ -127,9 +127,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         Command::Events => {
             let mut events = client.events()?;
-            loop {
-                print(&(serde_json::to_string(&events.next_event()?)? + "\n"))?;
-            }
+            while print_to_reader(&(serde_json::to_string(&events.next_event()?)? + "\n"))? {}
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -13,7 +13,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use skein_api::{Reply, Request, SAMPLE_PERIOD_MS, SampledHost};
 
 use super::local::{LocalAgent, unexpected};
-use super::text::print;
+use super::text::{print, print_to_reader};
 use view::View;
 
 /// How long the agent may take to say how busy the host is.
@@ -52,8 +52,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let local = &args.local;
     if args.json {
         loop {
-            print(&format!("{}\n", serde_json::to_string(&measured(local)?)?))?;
-            if args.once {
+            let is_read = print_to_reader(&format!("{}\n", serde_json::to_string(&measured(local)?)?))?;
+            if args.once || !is_read {
                 return Ok(ExitCode::SUCCESS);
             }
             thread::sleep(PERIOD);

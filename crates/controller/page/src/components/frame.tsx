@@ -1,6 +1,7 @@
 // The navigation, the banner of a lost connection, and who is signed in.
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
+import { problemOf } from "../api/problem";
 import { signOut } from "../api/session";
 import { about } from "../format";
 import { PLACES } from "../keys";
@@ -99,16 +100,18 @@ function Foot({ help }: { help: () => void }) {
   const session = useStore(() => store.session);
   const [theme, setTheme] = useState(chosen());
   const out = (): void => {
-    void signOut()
-      .catch(() => undefined)
-      .then(() => {
+    void signOut().then(
+      () => {
         end();
         store.tables.clear();
         store.isLoaded = false;
         store.session = null;
         store.hasExpired = false;
         store.changed();
-      });
+      },
+      // The cookie is there still: whoever sits down here next would be signed in.
+      (error: unknown) => store.notify(`You are still signed in: ${problemOf(error).detail}`, "bad"),
+    );
   };
   return (
     <div class="foot">
