@@ -88,8 +88,9 @@ pub fn show<R: Send>(
         let seen = look(&shown);
         is_over.store(true, Ordering::Relaxed);
         marking.join().unwrap_or_else(|_| Err(FleetError::Late("it panicked".into())))?;
-        let left = client.cluster()?.operations_running;
-        tell(format!("{left} migrations are under way at the end"));
+        // What was seen is worth more than this.
+        let left = client.cluster().map_or_else(|error| error.to_string(), |of| of.operations_running.to_string());
+        tell(format!("migrations that are under way at the end: {left}"));
         Ok(seen)
     })
 }
