@@ -28,6 +28,7 @@ use tracing::{info, warn};
 use crate::Allow;
 use crate::attempts::{AttemptTable, RequestStore};
 use crate::catch::Catcher;
+use crate::consoles::{Consoles, IDLE_TIME};
 use crate::controllers::{
     Acknowledged, ControllerFiles, Controllers, ControllersError, LeaderQuestions, QuestionTimes, now_ms,
 };
@@ -393,6 +394,7 @@ fn with_vms(
         acknowledged: acknowledged.clone(),
         samples: Recorder::new(samples),
         forgotten: Mutex::default(),
+        consoles: Consoles::new(IDLE_TIME),
     });
     server.samples.start(server.clone())?;
     let serving = serve_commands(server.clone(), socket)?;
