@@ -8,7 +8,7 @@
 //! | `problem` | RFC 9457, and which refusals a route documents |
 //! | `cookie`, `files` | a browser's token; the page that people look at |
 //! | `origin`, `body`, `answer` | requests to the core, and its answers |
-//! | `cluster`, `hosts`, `vms`, `life`, `operations`, `migrations`, `rules`, `history`, `events` | the routes |
+//! | `cluster`, `hosts`, `vms`, `console`, `life`, `operations`, `migrations`, `rules`, `history`, `events` | the routes |
 //! | `session`, `access`, `join`, `backup` | more of them |
 
 mod access;
@@ -17,6 +17,7 @@ mod app;
 mod backup;
 mod body;
 mod cluster;
+mod console;
 mod cookie;
 mod events;
 mod files;
@@ -159,6 +160,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::set_vm))
         .routes(routes!(vms::get_definition))
         .routes(routes!(history::vm_history))
+        .routes(routes!(console::vm_console))
         .routes(routes!(vms::migrate_vm))
         .routes(routes!(migrations::list_migrations))
         .routes(routes!(migrations::get_migration))
