@@ -88,9 +88,14 @@ function OpenConsole({ name }: { name: string }) {
     opened.session.begin();
     const end = (): void => opened.session.end();
     // The next one need not wait until the host notices that nobody asks.
+    const back = (event: PageTransitionEvent): void => {
+      if (event.persisted) opened.session.begin();
+    };
     addEventListener("pagehide", end);
+    addEventListener("pageshow", back);
     return () => {
       removeEventListener("pagehide", end);
+      removeEventListener("pageshow", back);
       end();
     };
   }, [opened]);
@@ -98,6 +103,11 @@ function OpenConsole({ name }: { name: string }) {
     // It runs again, or elsewhere.
     if (where !== "") opened.session.revive();
   }, [where, opened]);
+  useEffect(() => {
+    // That it runs elsewhere may be known before its end here has closed.
+    const isElsewhere = where !== "" && where.split(" ")[0] !== opened.session.lastHost;
+    if (status.kind === "closed" && isElsewhere) opened.session.revive();
+  }, [status.kind, opened]);
   useEffect(() => {
     if (!hasRung) return;
     const timer = setTimeout(() => setRung(false), 400);

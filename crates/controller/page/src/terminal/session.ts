@@ -66,6 +66,11 @@ export class ConsoleSession {
     return this.current;
   }
 
+  /** The host where the console was open last. */
+  get lastHost(): string | undefined {
+    return this.host;
+  }
+
   private set(status: Status): void {
     this.current = status;
     this.around.status(status);
