@@ -136,8 +136,8 @@ impl Commands {
         })
     }
 
-    /// Has a thread answer a request, if there is a permit, and `say` say the reply. Returns why there is none, and what
-    /// to do.
+    /// Has a thread answer a request, if there is a permit, and `say` say the reply. Returns why there is none, and
+    /// what to do.
     fn run(
         &self,
         line: RequestLine,

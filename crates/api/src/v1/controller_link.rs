@@ -305,8 +305,8 @@ pub enum ToAgent {
         /// The request.
         request: Box<Request>,
     },
-    /// A request about a VM's serial console, which the agent answers as [`ToAgent::Look`]. Any controller may ask that:
-    /// nothing is decided by it. It is a line of its own so that agents of older releases pass it over.
+    /// A request about a VM's serial console, which the agent answers as [`ToAgent::Look`]. Any controller may ask
+    /// that: nothing is decided by it. It is a line of its own so that agents of older releases pass it over.
     Console {
         /// The question's number, as in [`ToAgent::Look`].
         look: u64,

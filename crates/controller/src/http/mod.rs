@@ -8,8 +8,8 @@
 //! | `problem` | RFC 9457, and which refusals a route documents |
 //! | `cookie`, `files` | a browser's token; the page that people look at |
 //! | `origin`, `body`, `answer` | requests to the core, and its answers |
-//! | `cluster`, `hosts`, `vms`, `console`, `life`, `operations`, `migrations`, `rules`, `history`, `events` | the routes |
-//! | `session`, `access`, `join`, `backup` | more of them |
+//! | `cluster`, `hosts`, `vms`, `life`, `operations`, `migrations`, `rules`, `history`, `events` | the routes |
+//! | `console`, `session`, `access`, `join`, `backup` | more of them |
 
 mod access;
 mod answer;

@@ -1,5 +1,5 @@
-// What a guest writes: text and the sequences of a VT100 and its descendants (ECMA-48, and xterm's ctlseqs), as far as a
-// login shell and full-screen programs use them. What is not known is passed over, and shows nothing.
+// What a guest writes: text and the sequences of a VT100 and its descendants (ECMA-48, and xterm's ctlseqs), as far as
+// a login shell and full-screen programs use them. What is not known is passed over, and shows nothing.
 import { PLAIN, RGB, type Screen, type Style } from "./screen";
 
 /** How many parameters of a sequence are kept, and how large one may be: more is no sequence that means anything. */

@@ -89,8 +89,10 @@ export class ConsoleSession {
     const was = this.id;
     this.stop.abort();
     this.isOpen = false;
-    if (was !== "") void this.around.ask({ session: was, step: "end" }, new AbortController().signal).catch(() => undefined);
     this.id = "";
+    if (was === "") return;
+    const { signal } = new AbortController();
+    void this.around.ask({ session: was, step: "end" }, signal).catch(() => undefined);
   }
 
   /** Begins again where that was not to be done by itself: something has changed with the guest. */
