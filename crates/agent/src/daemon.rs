@@ -345,8 +345,7 @@ fn with_vms(
     let (listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
     let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());
     let (name, controllers_cache) = (identity.host().to_owned(), vms.dirs.controllers_cache());
-    let peers = settings.of_peers(Some(vms.dirs.hosts_cache()));
-    let rooms = HostRoom::new(name.clone(), known.clone());
+    let (peers, rooms) = (settings.of_peers(Some(vms.dirs.hosts_cache())), HostRoom::new(name.clone(), known.clone()));
     let (samples, updates) = (vms.dirs.migrations(), Arc::new(HostUpdates::new(&vms.dirs.state, vms.update)));
     close_while_booting(&rooms, updates.clone());
     let (qemu, word, kept) = (vms.qemu.clone(), acknowledged.clone(), Arc::new(ProbeStore::new(vms.dirs.probes())));

@@ -16,7 +16,7 @@ mod table;
 
 use std::time::Duration;
 
-pub(crate) use self::table::{ConsoleError, Consoles};
+pub(crate) use self::table::Consoles;
 
 /// Says after how long a console is let go that nobody asks about: longer than a request waits, with time for a
 /// controller to be started again.

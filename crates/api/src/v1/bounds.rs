@@ -453,7 +453,8 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(usual().check(), Ok(()));
-        let cases: [(&str, &dyn Fn(&mut ConsoleRequest)); 7] = [
+        type Change = dyn Fn(&mut ConsoleRequest);
+        let cases: [(&str, &Change); 7] = [
             ("no name of a VM", &|of| of.name = "../v1".into()),
             ("no request id", &|of| of.session = String::new()),
             ("says not who", &|of| of.by = "a\nb".into()),
