@@ -28,6 +28,7 @@ use tracing::{info, warn};
 use crate::Allow;
 use crate::attempts::{AttemptTable, RequestStore};
 use crate::catch::Catcher;
+use crate::consoles::{Consoles, IDLE_TIME};
 use crate::controllers::{
     Acknowledged, ControllerFiles, Controllers, ControllersError, LeaderQuestions, QuestionTimes, now_ms,
 };
@@ -344,8 +345,7 @@ fn with_vms(
     let (listen, nics) = (settings.acceptor.listen, settings.acceptor.addresses.nics.clone());
     let (controllers_file, term_file) = (vms.controllers_file, vms.dirs.term());
     let (name, controllers_cache) = (identity.host().to_owned(), vms.dirs.controllers_cache());
-    let peers = settings.of_peers(Some(vms.dirs.hosts_cache()));
-    let rooms = HostRoom::new(name.clone(), known.clone());
+    let (peers, rooms) = (settings.of_peers(Some(vms.dirs.hosts_cache())), HostRoom::new(name.clone(), known.clone()));
     let (samples, updates) = (vms.dirs.migrations(), Arc::new(HostUpdates::new(&vms.dirs.state, vms.update)));
     close_while_booting(&rooms, updates.clone());
     let (qemu, word, kept) = (vms.qemu.clone(), acknowledged.clone(), Arc::new(ProbeStore::new(vms.dirs.probes())));
@@ -393,6 +393,7 @@ fn with_vms(
         acknowledged: acknowledged.clone(),
         samples: Recorder::new(samples),
         forgotten: Mutex::default(),
+        consoles: Consoles::new(IDLE_TIME),
     });
     server.samples.start(server.clone())?;
     let serving = serve_commands(server.clone(), socket)?;

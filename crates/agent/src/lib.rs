@@ -49,6 +49,7 @@ mod catch;
 mod channel_keeper;
 mod clock;
 mod composition;
+mod consoles;
 mod controllers;
 mod daemon;
 mod dirs;

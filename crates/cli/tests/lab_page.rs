@@ -15,6 +15,39 @@ const CONTROLLER_HOST: &str = "a";
 /// What the script ends with where node or a browser cannot be had.
 const NONE_HERE: i32 = 3;
 
+/// A disk's first sector: it writes back each byte that comes by the first serial port. Between bytes it waits for the
+/// timer's interrupt, so that the guest takes no CPU.
+const ECHO: [u8; 34] = [
+    0xfb, // sti
+    0xba, 0xfd, 0x03, // next: mov dx, 0x3fd
+    0xec, // wait: in al, dx
+    0xa8, 0x01, // test al, 1
+    0x75, 0x03, // jnz come
+    0xf4, // hlt
+    0xeb, 0xf8, // jmp wait
+    0xba, 0xf8, 0x03, // come: mov dx, 0x3f8
+    0xec, // in al, dx
+    0x88, 0xc4, // mov ah, al
+    0xba, 0xfd, 0x03, // mov dx, 0x3fd
+    0xec, // full: in al, dx
+    0xa8, 0x20, // test al, 0x20
+    0x74, 0xfb, // jz full
+    0xba, 0xf8, 0x03, // mov dx, 0x3f8
+    0x88, 0xe0, // mov al, ah
+    0xee, // out dx, al
+    0xeb, 0xdf, // jmp next
+];
+
+/// Returns the definition of a guest that echoes what is typed at its console.
+fn echoing(bare: &str, dir: &Path) -> String {
+    let mut image = vec![0; 1 << 20];
+    image[..ECHO.len()].copy_from_slice(&ECHO);
+    image[510..512].copy_from_slice(&[0x55, 0xaa]);
+    let path = dir.join("echo.img");
+    fs::write(&path, image).expect("the directory takes files");
+    format!("{bare}[[disk]]\npath = '{}'\nformat = 'raw'\ncache = 'writeback'\n", path.display())
+}
+
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/page.sh")
 }
@@ -45,8 +78,11 @@ fn all_flows_work_in_a_browser() {
         let definition = if vm == "v1" { filled(&bare, &noise) } else { bare };
         world.cluster.start_vm("b", &definition);
     }
+    // Its name is the last: flows take the first guest that they find.
+    let echo = echoing(&world.cluster.bare("writes-back"), world.cluster.dir());
+    world.cluster.start_vm("a", &echo);
     world.waits("the controller knows the guests", || {
-        world.json(&["cluster", "status", "--json"])["vms"]["running"] == 3
+        world.json(&["cluster", "status", "--json"])["vms"]["running"] == 4
     });
     let token = world.files_of(CONTROLLER_HOST).join("identity/admin.token");
     let url = format!("https://{}", world.address_of(CONTROLLER_HOST));
@@ -54,6 +90,8 @@ fn all_flows_work_in_a_browser() {
     fs::create_dir_all(&out).expect("a directory can be made");
     let mut browser = world.cluster.lab().command(CONTROLLER_HOST, script()).expect("the host is there");
     browser.args(["browser", "--url", &url, "--token-file"]).arg(token).arg("--out").arg(&out).stdin(Stdio::null());
+    // Some flows alone, as SKEIN_PAGE_FLOWS='console console-move'.
+    browser.args(std::env::var("SKEIN_PAGE_FLOWS").unwrap_or_default().split_whitespace());
     let status = browser.status().expect("the script can be run");
     world.cluster.check();
     succeeded(status);

@@ -84,6 +84,8 @@ pub enum Ask {
     /// Say whether a person may move a guest from a host, whose agent asks. `migration`: the id that the migration will
     /// have; without it nothing is kept.
     MoveByHand { host: String, vm: String, to: String, migration: Option<MigrationId> },
+    /// Note that somebody opens a VM's serial console.
+    OpenConsole { vm: String },
     /// Make a token. The secret was made by the caller, at random.
     NewToken { name: String, role: Role, expires_s: Option<u64>, secret_sha256: String },
     /// Take a token away.

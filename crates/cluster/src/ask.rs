@@ -94,6 +94,9 @@ impl Controller {
             }
             Ask::StartByHand { host, vm, is_here } => Some(self.start_by_hand(&host, &vm, is_here)),
             Ask::MoveByHand { host, vm, to, migration } => Some(self.move_by_hand(&host, &vm, &to, migration)),
+            // The VM's host does it; here it is only noted.
+            Ask::OpenConsole { vm } if self.tables.vms.contains_key(&vm) => Some(Answer::Done),
+            Ask::OpenConsole { vm } => Some(no_vm(&vm)),
             Ask::NewToken { name, role, expires_s, secret_sha256 } => {
                 Some(self.new_token(now, name, role, expires_s, secret_sha256))
             }

@@ -130,8 +130,8 @@ async fn serve(
 async fn take(world: &Arc<World>, index: usize, replies: &mpsc::Sender<ToController>, line: ToAgent) {
     let agent = world.agent(index);
     match line {
-        // Simulated migrations have no samples, and hosts show nothing.
-        ToAgent::Watch { .. } | ToAgent::Look { .. } => {}
+        // Simulated migrations have no samples, guests have no consoles, and hosts show nothing.
+        ToAgent::Watch { .. } | ToAgent::Look { .. } | ToAgent::Console { .. } => {}
         ToAgent::Leads { term } => {
             let mut host = agent.host.lock();
             host.highest = host.highest.max(term);

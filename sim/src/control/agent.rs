@@ -261,6 +261,7 @@ pub fn line(world: &mut World, host: usize, session: u64, line: ToAgent) {
         | ToAgent::NotRenewed(_)
         | ToAgent::Watch { .. }
         | ToAgent::Look { .. }
+        | ToAgent::Console { .. }
         | ToAgent::Other => {}
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use parking_lot::Mutex;
-use skein_api::{Refusal, Reply, Request, RequestLine, Term, ToController};
+use skein_api::{ConsoleRequest, Refusal, Reply, Request, RequestLine, Term, ToController};
 use tracing::{info, warn};
 
 use super::host::ControlledHost;
@@ -17,6 +17,10 @@ use crate::waker::Waker;
 
 /// Bounds the commands of a connection that are under way, or whose reply was not sent yet.
 pub(crate) const COMMANDS_MAX: usize = 16;
+
+/// Bounds what is asked of consoles on a connection at the same time: two requests of each that may be open. They wait
+/// for what guests write, and so have places of their own, which commands do not need.
+const CONSOLE_QUESTIONS_MAX: usize = 64;
 
 /// A command.
 pub(crate) struct Command {
@@ -31,6 +35,8 @@ pub(crate) struct Commands {
     host: Arc<dyn ControlledHost>,
     terms: Arc<Terms>,
     under_way: Arc<AtomicUsize>,
+    /// The number of requests about consoles.
+    of_consoles: Arc<AtomicUsize>,
     replies: Arc<Replies>,
 }
 
@@ -56,7 +62,7 @@ impl Commands {
     /// `waker` is woken when there is a reply.
     pub(crate) fn new(host: Arc<dyn ControlledHost>, terms: Arc<Terms>, waker: Arc<Waker>) -> Commands {
         let replies = Arc::new(Replies { waiting: Mutex::default(), waker });
-        Commands { host, terms, under_way: Arc::default(), replies }
+        Commands { host, terms, under_way: Arc::default(), of_consoles: Arc::default(), replies }
     }
 
     /// Returns whether no command is under way, and no reply waits to be sent.
@@ -104,14 +110,25 @@ impl Commands {
             return refuse(message, &cure);
         }
         info!(controller, %term, "command {number}");
-        let refused = self.run(line, move |reply| ToController::Reply { command: number, reply });
+        let permit = Permit::take(&self.under_way, COMMANDS_MAX);
+        let refused = self.run(line, permit, move |reply| ToController::Reply { command: number, reply });
         refused.and_then(|(message, cure)| refuse(message, cure))
     }
 
     /// Begins to answer what a controller only wants to see. Returns what can be said at once.
     pub(crate) fn look(&self, controller: &str, look: u64, request: Request) -> Option<ToController> {
+        self.show(controller, look, request, Permit::take(&self.under_way, COMMANDS_MAX))
+    }
+
+    /// Begins to answer what is asked of a console. Returns what can be said at once.
+    pub(crate) fn console(&self, controller: &str, look: u64, request: Box<ConsoleRequest>) -> Option<ToController> {
+        let permit = Permit::take(&self.of_consoles, CONSOLE_QUESTIONS_MAX);
+        self.show(controller, look, Request::VmConsole(request), permit)
+    }
+
+    fn show(&self, controller: &str, look: u64, request: Request, permit: Option<Permit>) -> Option<ToController> {
         let line = RequestLine { api: None, request_id: None, request };
-        let refused = self.run(line, move |reply| ToController::Seen { look, reply });
+        let refused = self.run(line, permit, move |reply| ToController::Seen { look, reply });
         refused.map(|(message, cure)| {
             warn!(controller, "a question is not answered: {message}");
             let refusal = Refusal { message, cure: cure.into() };
@@ -119,13 +136,15 @@ impl Commands {
         })
     }
 
-    /// Has a thread answer a request, and `say` say the reply. Returns why there is none, and what to do.
+    /// Has a thread answer a request, if there is a permit, and `say` say the reply. Returns why there is none, and
+    /// what to do.
     fn run(
         &self,
         line: RequestLine,
+        permit: Option<Permit>,
         say: impl FnOnce(Box<Reply>) -> ToController + Send + 'static,
     ) -> Option<(String, &'static str)> {
-        let Some(permit) = Permit::take(&self.under_way, COMMANDS_MAX) else {
+        let Some(permit) = permit else {
             return Some(("too many commands are under way".into(), "wait until some of them are over"));
         };
         let (host, replies) = (self.host.clone(), self.replies.clone());

@@ -350,6 +350,11 @@ impl Serving<'_> {
                         self.wire.queue(&answer)?;
                     }
                 }
+                ToAgent::Console { look, request } => {
+                    if let Some(answer) = self.commands.console(self.name, look, request) {
+                        self.wire.queue(&answer)?;
+                    }
+                }
                 ToAgent::Other => {}
             }
         }

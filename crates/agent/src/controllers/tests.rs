@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rustls::{ServerConfig, ServerConnection};
 use skein_api::{
-    HeardEcho, HostFacts, MigrateOptions, Migration, Refusal, Reply, Request, RequestLine, Term, ToAgent, ToController,
-    VmState, VmView, WatchdogState,
+    ConsoleRequest, ConsoleView, HeardEcho, HostFacts, MigrateOptions, Migration, Refusal, Reply, Request, RequestLine,
+    Term, ToAgent, ToController, VmState, VmView, WatchdogState,
 };
 use skein_fake_controller::{AgentConnection, COMMAND_TIME, FakeController};
 use skein_identity::{CONTROLLER_ALPN, ClusterCa, ControllerNames, Identity, Validity, server_config};
@@ -117,6 +117,11 @@ impl ControlledHost for FakeHost {
             Request::VmStop { .. } => {
                 self.wait_released();
                 Reply::Done
+            }
+            Request::VmConsole(asked) => {
+                self.wait_released();
+                let typed = asked.input_at;
+                Reply::Console(Box::new(ConsoleView { typed, ..ConsoleView::default() }))
             }
             Request::VmList => Reply::Vms { vms: self.vms() },
             _ => Reply::Done,
@@ -519,6 +524,43 @@ fn a_command_is_answered_by_its_number_and_goes_on_without_the_connection() {
     assert!(matches!(agent.reply(2), Ok(Reply::Vms { .. })));
     world.host.halt(false);
     assert_eq!(agent.reply(1), Ok(Reply::Done));
+}
+
+/// Consoles wait for what guests write: they hold up nobody, and have a bound of their own.
+#[test]
+fn consoles_that_wait_take_no_commands_place() {
+    let world = World::new(&["ctl1"]);
+    let fake = world.fake("ctl1");
+    let mut agent = world.connect("ctl1", &fake);
+    world.host.halt(true);
+    let asked = |look: u64| {
+        let (name, session, by) = ("web1".into(), "7f".into(), "ops".into());
+        let request = ConsoleRequest { name, session, by, input_at: look, ..ConsoleRequest::default() };
+        ToAgent::Console { look, request: Box::new(request) }
+    };
+    for look in 1..=64 {
+        agent.send(&asked(look)).unwrap();
+    }
+    agent.send(&asked(65)).unwrap();
+    let mut seen = |wanted: usize| {
+        let mut seen = BTreeMap::new();
+        while seen.len() < wanted {
+            if let ToController::Seen { look, reply } = agent.next(COMMAND_TIME).expect("the agent answers") {
+                seen.insert(look, *reply);
+            }
+        }
+        seen
+    };
+    let refused = seen(1);
+    assert!(matches!(&refused[&65], Reply::Error(refusal) if refusal.message.contains("too many")), "{refused:?}");
+    world.host.halt(false);
+    let answered = seen(64);
+    assert!(answered.iter().all(|(look, reply)| matches!(reply, Reply::Console(view) if view.typed == *look)));
+    // What cannot be ends the connection, as any line does.
+    let mut odd = ConsoleRequest { session: "7f".into(), by: "ops".into(), ..ConsoleRequest::default() };
+    odd.name = "../x".into();
+    agent.send(&ToAgent::Console { look: 66, request: Box::new(odd) }).unwrap();
+    while agent.next(COMMAND_TIME).is_some() {}
 }
 
 #[test]

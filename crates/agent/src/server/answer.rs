@@ -32,6 +32,7 @@ impl RequestServer {
             Request::VmShow { name } => self.vm_show(&name),
             Request::VmStop { name, timeout_s, force } => self.vm_stop(&name, timeout_s, force),
             Request::VmResume { name } => self.vm_resume(&name),
+            Request::VmConsole(asked) => self.vm_console(&asked),
             Request::VmForget { name } => match request_id {
                 None => self.vm_forget(&name, by),
                 Some(reservation) => self.vm_leave(&name, reservation),

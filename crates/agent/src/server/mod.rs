@@ -7,6 +7,7 @@
 mod accept;
 mod answer;
 mod close;
+mod console;
 mod controlled_host;
 mod data_paths;
 mod host_facts;

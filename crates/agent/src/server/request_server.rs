@@ -11,6 +11,7 @@ use skein_api::Reply;
 
 use super::starter::MigrationStarter;
 use crate::attempts::AttemptTable;
+use crate::consoles::Consoles;
 use crate::controllers::{Acknowledged, LeaderQuestions};
 use crate::host_update::HostUpdates;
 use crate::migrations::Migrations;
@@ -34,6 +35,8 @@ pub(crate) struct RequestServer {
     pub(crate) samples: Arc<Recorder>,
     /// The VMs that a person had this host forget: controllers are told.
     pub(crate) forgotten: Mutex<BTreeSet<String>>,
+    /// The consoles that somebody has open from afar.
+    pub(crate) consoles: Consoles,
     /// The addresses at which this host's agent listens.
     pub(crate) addresses: Vec<String>,
     /// The command that shuts this host down, and its arguments; empty: there is none.

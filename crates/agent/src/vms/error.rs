@@ -30,6 +30,10 @@ pub enum VmError {
     CalledOff(String),
     #[error("'{0}' left for another host while it was being stopped")]
     Left(String),
+    #[error("'{0}' has moved to another host")]
+    Moved(String),
+    #[error("'{0}' has no serial console that the agent can open")]
+    NoConsole(String),
     #[error("that QEMU is the VM '{0}' already")]
     Adopted(String),
     #[error("'{name}' is not paused but {state}")]
@@ -126,6 +130,10 @@ impl VmError {
             VmError::Busy(_) => "repeat it when that is done: `skein vm show` says how it is",
             VmError::CalledOff(_) => "start it again if that was not what was meant",
             VmError::Left(_) => "see `skein vm list` on the other hosts",
+            VmError::Moved(_) => "ask for it there",
+            VmError::NoConsole(_) => {
+                "a VM that the agent started has one; of one that was adopted, use what its own program has"
+            }
             VmError::Adopted(_) => "use that name, or `skein vm forget` it, which leaves the QEMU as it is",
             VmError::NotPaused { .. } => "what is not paused cannot go on: `skein vm stop --force` ends it",
             VmError::TapInUse(_) => "give each NIC a mac of its own, or leave it out",

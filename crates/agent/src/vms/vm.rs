@@ -229,8 +229,26 @@ impl Vm {
         }
     }
 
-    pub(super) fn console(&self) -> PathBuf {
+    /// Returns the unix socket of the VM's serial console, whether or not it is there.
+    pub(crate) fn console(&self) -> PathBuf {
         self.dir.join("console")
+    }
+
+    /// Returns the unix socket of the VM's serial console, for somebody who opens it.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or no guest at it.
+    pub(crate) fn open_console(&self) -> Result<PathBuf, VmError> {
+        let name = || self.name.clone();
+        match self.unasked_state() {
+            Some(VmState::Moved) => return Err(VmError::Moved(name())),
+            Some(VmState::Starting) => return Err(VmError::Busy(name())),
+            Some(VmState::Stopped) => return Err(VmError::NotRunning(name())),
+            Some(VmState::Incoming) => return Err(VmError::NoGuest(name())),
+            _ => {}
+        }
+        Some(self.console()).filter(|path| path.exists()).ok_or_else(|| VmError::NoConsole(name()))
     }
 
     /// Returns the state as far as it is known without asking the VM's QEMU. `None`: its guest runs or is paused.

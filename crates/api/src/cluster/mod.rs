@@ -8,6 +8,7 @@
 //! | `host`, `vm` | a host and a VM of the cluster: what is set, what is observed |
 //! | `migration` | migrations, those that are over among them |
 //! | `history` | how busy hosts and VMs were |
+//! | `console` | a VM's serial console |
 //! | `life` | a VM is created, started, stopped |
 //! | `operation` | what a controller does over a while: a migration, a drain, an optimisation |
 //! | `power` | which hosts sleep, how one goes to sleep and wakes |
@@ -21,6 +22,7 @@
 //! | `problem` | why a request was refused (RFC 9457) |
 
 mod access;
+mod console;
 mod event;
 mod fencing;
 mod history;
@@ -38,6 +40,7 @@ mod update;
 mod vm;
 
 pub use access::{AuditRecord, JoinRequest, JoinTicket, Joined, NewJoinTicket, NewToken, Role, Token, TokenSecret};
+pub use console::{ConsoleAnswer, ConsoleAsk};
 pub use event::{ChangedObject, Event};
 pub use fencing::{Fencing, FencingDevice, PowerReading, PowerState};
 pub use history::History;

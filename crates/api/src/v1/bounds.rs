@@ -6,6 +6,9 @@ use std::path::Path;
 
 use skein_units::{Rate, RateError};
 
+use super::console::{
+    CONSOLE_INPUT_BYTES_MAX, CONSOLE_OUTPUT_BYTES_MAX, CONSOLE_WAIT_MS_MAX, ConsoleRequest, ConsoleView,
+};
 use super::hold::{HoldOptions, SwitchWindow};
 use super::reply::Refusal;
 use super::request::{API_VERSION, MigrateOptions, Request, RequestLine, VmOrigin};
@@ -47,6 +50,10 @@ const WINDOW_RANGE_UNIX_S: RangeInclusive<u64> = 0..=253_402_300_799;
 const HOST_BYTES_MAX: usize = 64;
 /// Bounds the path of a unix socket (`sun_path` of unix(7), without its end).
 const SOCKET_BYTES_MAX: usize = 107;
+/// Bounds the words that say who has a console: a token's name, or a host's with what it is.
+const HOLDER_BYTES_MAX: usize = 128;
+/// Bounds a position in what a console carries, so that bytes can be added to it.
+const POSITION_RANGE: RangeInclusive<u64> = 0..=1 << 62;
 /// Bounds a path (PATH_MAX of linux/limits.h).
 const PATH_BYTES_MAX: usize = 4096;
 /// Says how many bytes of a refused text a message shows.
@@ -124,6 +131,7 @@ impl Request {
             | Request::VmResume { name }
             | Request::VmForget { name }
             | Request::VmOffer { name } => vm(name),
+            Request::VmConsole(asked) => asked.check(),
             Request::VmReserve { reservation, offer: _ } => request_id(reservation),
             Request::MigrationWithdraw { id } => request_id(id),
             Request::VmRelease { name, reservation, keep: _ } => {
@@ -185,6 +193,37 @@ impl Request {
             | Request::MigrationList
             | Request::Version => Ok(()),
         }
+    }
+}
+
+impl ConsoleRequest {
+    /// Refuses malformed names, positions that cannot be, more input than a request may have, and long waits.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, and what it may be.
+    pub fn check(&self) -> Result<(), Refusal> {
+        vm(&self.name)?;
+        request_id(&self.session)?;
+        holder(&self.by)?;
+        within("bytes of input", Some(self.input.0.len()), &(0..=CONSOLE_INPUT_BYTES_MAX))?;
+        within("input_at", Some(self.input_at), &POSITION_RANGE)?;
+        within("after", Some(self.after), &POSITION_RANGE)?;
+        within("wait_ms", Some(self.wait_ms), &(0..=CONSOLE_WAIT_MS_MAX))
+    }
+}
+
+impl ConsoleView {
+    /// Refuses positions that cannot be, and more output than is kept.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), Refusal> {
+        within("bytes of output", Some(self.output.0.len()), &(0..=CONSOLE_OUTPUT_BYTES_MAX))?;
+        within("at", Some(self.at), &POSITION_RANGE)?;
+        within("typed", Some(self.typed), &POSITION_RANGE)?;
+        self.holder.iter().try_for_each(|words| holder(words))
     }
 }
 
@@ -280,6 +319,14 @@ fn request_id(id: &str) -> Result<(), Refusal> {
     }
     let cure = format!("it has 1 to {REQUEST_ID_CHARS_MAX} of a-z A-Z 0-9 . _ : -, such as a UUID");
     refuse(format!("{} is no request id", shown(id)), cure)
+}
+
+/// Checks the words that say who has a console, which others are shown.
+fn holder(words: &str) -> Result<(), Refusal> {
+    if (1..=HOLDER_BYTES_MAX).contains(&words.len()) && !words.contains(char::is_control) {
+        return Ok(());
+    }
+    refuse(format!("{} says not who has a console", shown(words)), "give a name of 1 to 128 bytes")
 }
 
 pub(super) fn vm(name: &str) -> Result<(), Refusal> {
@@ -393,6 +440,41 @@ mod tests {
         let stop = |timeout_s| Request::VmStop { name: "v1".into(), timeout_s, force: true };
         assert_eq!(stop(86_400).check(), Ok(()));
         assert!(refused(&stop(u64::MAX)).contains("18446744073709551615: it may be 0 to 86400"));
+    }
+
+    #[test]
+    fn what_is_asked_of_a_console_has_its_bounds() {
+        let usual = || ConsoleRequest {
+            name: "v1".into(),
+            session: "7f".into(),
+            by: "host:a".into(),
+            wait_ms: 10_000,
+            input: crate::ConsoleBytes(vec![0; 8 << 10]),
+            ..Default::default()
+        };
+        assert_eq!(usual().check(), Ok(()));
+        type Change = dyn Fn(&mut ConsoleRequest);
+        let cases: [(&str, &Change); 7] = [
+            ("no name of a VM", &|of| of.name = "../v1".into()),
+            ("no request id", &|of| of.session = String::new()),
+            ("says not who", &|of| of.by = "a\nb".into()),
+            ("bytes of input cannot be 8193", &|of| of.input.0.push(7)),
+            ("input_at cannot be", &|of| of.input_at = u64::MAX),
+            ("after cannot be", &|of| of.after = u64::MAX),
+            ("wait_ms cannot be 10001: it may be 0 to 10000", &|of| of.wait_ms = 10_001),
+        ];
+        for (says, change) in cases {
+            let mut asked = usual();
+            change(&mut asked);
+            let told = refused(&Request::VmConsole(Box::new(asked)));
+            assert!(told.contains(says), "{told} for {says}");
+        }
+        let view = ConsoleView { output: crate::ConsoleBytes(vec![7; 64 << 10]), ..ConsoleView::default() };
+        assert_eq!(view.check(), Ok(()));
+        assert!(ConsoleView { at: u64::MAX, ..view.clone() }.check().is_err());
+        assert!(ConsoleView { typed: u64::MAX, ..view.clone() }.check().is_err());
+        assert!(ConsoleView { holder: Some("\u{1b}[2J".into()), ..view.clone() }.check().is_err());
+        assert!(ConsoleView { output: crate::ConsoleBytes(vec![7; (64 << 10) + 1]), ..view }.check().is_err());
     }
 
     #[test]

@@ -174,6 +174,7 @@ impl ToAgent {
             }
             ToAgent::Watch { migrations } => at_most("migrations that are watched", migrations.len(), WATCHED_MAX),
             ToAgent::Look { look: _, request } if request.only_shows() => check_request(None, request),
+            ToAgent::Console { look: _, request } => request.check(),
             ToAgent::Look { .. } => refuse("the request does more than show".into(), "give it as a command"),
             ToAgent::Refused(_)
             | ToAgent::NotRenewed(_)

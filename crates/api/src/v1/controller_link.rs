@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::console::ConsoleRequest;
 use super::host_facts::HostFacts;
 use super::load::{HostLoad, VmLoad};
 use super::migration::{Migration, MigrationId};
@@ -87,7 +88,8 @@ pub enum ToController {
     },
     /// A migration that the controller watches ([`ToAgent::Watch`]), as it is now.
     Sample(Box<MigrationSample>),
-    /// The reply to what the controller only wants to see ([`ToAgent::Look`]).
+    /// The reply to what the controller only wants to see ([`ToAgent::Look`]), or to what is asked of a console
+    /// ([`ToAgent::Console`]).
     Seen {
         /// The question's number.
         look: u64,
@@ -302,6 +304,14 @@ pub enum ToAgent {
         look: u64,
         /// The request.
         request: Box<Request>,
+    },
+    /// A request about a VM's serial console, which the agent answers as [`ToAgent::Look`]. Any controller may ask
+    /// that: nothing is decided by it. It is a line of its own so that agents of older releases pass it over.
+    Console {
+        /// The question's number, as in [`ToAgent::Look`].
+        look: u64,
+        /// The request.
+        request: Box<ConsoleRequest>,
     },
     /// A line of a newer release.
     #[serde(other)]

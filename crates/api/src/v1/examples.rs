@@ -84,7 +84,32 @@ pub(crate) fn requests() -> Vec<Request> {
     ]
     .into_iter()
     .chain(updates())
+    .chain(consoles().map(|asked| Request::VmConsole(Box::new(asked))))
     .collect()
+}
+
+fn consoles() -> impl Iterator<Item = ConsoleRequest> {
+    let all = [ConsoleStep::Begin, ConsoleStep::GoOn, ConsoleStep::TakeOver, ConsoleStep::End];
+    let input = |step| if step == ConsoleStep::GoOn { ConsoleBytes(b"ls\r".to_vec()) } else { ConsoleBytes::default() };
+    let of = move |step| ConsoleRequest {
+        name: "web1".into(),
+        session: "0f8fad5bd9cb469fa16570867728950e".into(),
+        by: "ops".into(),
+        step,
+        input: input(step),
+        input_at: 17,
+        after: 4096,
+        wait_ms: 10_000,
+    };
+    all.into_iter().map(of)
+}
+
+fn console_views() -> impl Iterator<Item = ConsoleView> {
+    let bare = [ConsoleState::Unknown, ConsoleState::Closed].map(|state| ConsoleView { state, ..Default::default() });
+    let output = ConsoleBytes(b"\xff\x1b[1mlogin:".to_vec());
+    let open = ConsoleView { state: ConsoleState::Open, output, at: 4096, typed: 20, holder: None };
+    let held = ConsoleView { state: ConsoleState::Held, holder: Some("bob".into()), ..Default::default() };
+    bare.into_iter().chain([open, held])
 }
 
 fn updates() -> impl Iterator<Item = Request> {
@@ -603,6 +628,7 @@ pub(crate) fn replies() -> Vec<Reply> {
     for state in [UpdateRunState::Unknown, UpdateRunState::Running, UpdateRunState::Done, UpdateRunState::Failed] {
         replies.push(Reply::HostUpdate(HostUpdateView { state, message: "it is updated".into() }));
     }
+    replies.extend(console_views().map(|view| Reply::Console(Box::new(view))));
     replies.push(Reply::Version(VersionView { release: "0.1.0".into(), api: API_VERSION }));
     replies
 }
@@ -832,6 +858,7 @@ pub(crate) fn to_agent() -> Vec<ToAgent> {
         ToAgent::May { ask: 7 },
         ToAgent::Watch { migrations: [MigrationId(7), MigrationId(8)].into() },
         ToAgent::Look { look: 9, request: Box::new(Request::VmList) },
+        ToAgent::Console { look: 10, request: Box::new(consoles().next().unwrap()) },
         ToAgent::MayNot {
             ask: 7,
             again: false,

@@ -15,10 +15,12 @@
 //! | `migration`, `phase`, `copy`, `event` | a migration: its phase, how far it is, what happened |
 //! | `sample` | a migration as it runs, several times a second, and what its host is busy with |
 //! | `probe` | what the paths between two hosts were measured to carry |
+//! | `console` | a VM's serial console that somebody has open from afar |
 //! | `hold` | how a migration is held, and how a held migration is |
 
 mod bounds;
 mod check;
+mod console;
 mod controller_bounds;
 mod controller_link;
 mod copy;
@@ -45,6 +47,10 @@ pub use bounds::{
     check_version, is_vm_name,
 };
 pub use check::{CheckResult, Forecast, ForecastConvergence, Problem, ProblemKind, Severity};
+pub use console::{
+    CONSOLE_INPUT_BYTES_MAX, CONSOLE_OUTPUT_BYTES_MAX, CONSOLE_WAIT_MS_MAX, ConsoleBytes, ConsoleRequest, ConsoleState,
+    ConsoleStep, ConsoleView,
+};
 pub use controller_bounds::{REPORT_PERIOD_RANGE_MS, WATCHED_MAX};
 pub use controller_link::{
     ArmedWatchdog, HeardEcho, Hello, HostReport, Term, ToAgent, ToController, WatchdogState, Welcome,

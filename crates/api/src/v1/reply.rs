@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use skein_network::Interface;
 
 use super::check::CheckResult;
+use super::console::ConsoleView;
 use super::host::HostView;
 use super::migration::Migration;
 use super::probe::Probe;
@@ -23,6 +24,8 @@ pub enum Reply {
     Error(Refusal),
     /// A VM.
     Vm(Box<VmView>),
+    /// A VM's serial console.
+    Console(Box<ConsoleView>),
     /// The VM was not started by the request of this id, and will not be: the agent remembers that. Only for
     /// [`Request::VmStart`](super::Request::VmStart) with a request id.
     NotStarted(Refusal),

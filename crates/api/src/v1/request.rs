@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::console::ConsoleRequest;
 use super::hold::HoldOptions;
 
 /// Holds the newest version of the API, which the requests and replies here are of.
@@ -73,6 +74,9 @@ pub enum Request {
         /// The VM's name.
         name: String,
     },
+    /// Read and write a VM's serial console. An agent of before does not know this request. →
+    /// [`Reply::Console`](super::Reply::Console), or an error if the VM has no console now
+    VmConsole(Box<ConsoleRequest>),
     /// Forget a stopped VM's definition. → [`Reply::Done`](super::Reply::Done); with a request id
     /// [`Reply::Done`](super::Reply::Done) if the VM was forgotten by this request, now or before;
     /// [`Reply::NotForgotten`](super::Reply::NotForgotten) if it was not and never will be; an error says nothing of

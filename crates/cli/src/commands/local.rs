@@ -67,6 +67,7 @@ pub fn unexpected(reply: &Reply) -> CallError {
         Reply::Done => "done",
         Reply::Error(_) => "an error",
         Reply::Vm(_) => "a VM",
+        Reply::Console(_) => "a console",
         Reply::NotStarted(_) => "that it was not started",
         Reply::NotForgotten(_) => "that it was not forgotten",
         Reply::Offer { .. } => "what it keeps of a VM",

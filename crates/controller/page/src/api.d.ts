@@ -655,6 +655,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/vms/{vm}/console": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reads and writes a VM's serial console
+         * @description A caller has the console for a session, and asks again and again: `after` and `input_at` say how many bytes the
+         *     caller has read and typed before, so that a request or an answer that is lost is repeated and nothing is doubled.
+         *     The VM's host lets the console go 15 s after the last request. One session has it at a time; `skein vm console` on
+         *     the host is another client of the same console, and waits its turn. To begin a session is asked of the controller
+         *     that leads, as the audit log notes it; whatever follows, any controller takes to the VM's host.
+         */
+        post: operations["vm_console"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/vms/{vm}/definition": {
         parameters: {
             query?: never;
@@ -1088,6 +1112,69 @@ export interface components {
             vms: string[];
             /** @description What is broken, in words. */
             what: string;
+        };
+        /** @description What there is of a VM's serial console. */
+        ConsoleAnswer: components["schemas"]["ConsoleView"] & {
+            /** @description The host that was asked. A VM that has moved is asked for on its new host, where the session begins anew. */
+            host: string;
+        };
+        /**
+         * @description What is asked of a VM's serial console: as [`ConsoleRequest`](crate::ConsoleRequest), but that the controller says
+         *     who asks.
+         */
+        ConsoleAsk: {
+            /**
+             * Format: int64
+             * @description The bytes of output that the caller has of this session.
+             */
+            after?: number;
+            /** @description What is typed, as base64, of at most 8192 bytes. */
+            input?: components["schemas"]["ConsoleBytes"];
+            /**
+             * Format: int64
+             * @description The bytes that were typed in this session before `input`.
+             */
+            input_at?: number;
+            /** @description A name of the session that the caller chose at random: 1 to 128 of a-z A-Z 0-9 . _ : - */
+            session: string;
+            /** @description What becomes of the session. To begin it is asked of the controller that leads, which notes it in the audit log. */
+            step?: components["schemas"]["ConsoleStep"];
+            /**
+             * Format: int64
+             * @description How long to wait for more output, in milliseconds, at most 10000.
+             */
+            wait_ms?: number;
+        };
+        /** @description Bytes of a console, which are base64 in a line (RFC 4648, section 4): they may be no text. */
+        ConsoleBytes: string;
+        /**
+         * @description How a session of a console is.
+         * @enum {string}
+         */
+        ConsoleState: "open" | "held" | "unknown" | "closed";
+        /**
+         * @description What becomes of a console by a request.
+         * @enum {string}
+         */
+        ConsoleStep: "go-on" | "begin" | "take-over" | "end";
+        /** @description What there is of a console's session. */
+        ConsoleView: {
+            /**
+             * Format: int64
+             * @description The bytes of output before `output`. More than the caller has: what is between is not kept any more.
+             */
+            at?: number;
+            /** @description Who else has the console. */
+            holder?: string | null;
+            /** @description What the VM wrote, from `at` on, as base64. */
+            output?: components["schemas"]["ConsoleBytes"];
+            /** @description How the session is. */
+            state: components["schemas"]["ConsoleState"];
+            /**
+             * Format: int64
+             * @description The bytes that were taken of what was typed. What is missing is to be sent again, from there on.
+             */
+            typed?: number;
         };
         /**
          * @description Whether a host's agent reports to a controller.
@@ -3398,6 +3485,12 @@ export type ChangedObject = components['schemas']['ChangedObject'];
 export type ClusterSettings = components['schemas']['ClusterSettings'];
 export type ClusterStatus = components['schemas']['ClusterStatus'];
 export type Complaint = components['schemas']['Complaint'];
+export type ConsoleAnswer = components['schemas']['ConsoleAnswer'];
+export type ConsoleAsk = components['schemas']['ConsoleAsk'];
+export type ConsoleBytes = components['schemas']['ConsoleBytes'];
+export type ConsoleState = components['schemas']['ConsoleState'];
+export type ConsoleStep = components['schemas']['ConsoleStep'];
+export type ConsoleView = components['schemas']['ConsoleView'];
 export type Contact = components['schemas']['Contact'];
 export type ControllerView = components['schemas']['ControllerView'];
 export type Convergence = components['schemas']['Convergence'];
@@ -8327,6 +8420,150 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Operation"];
+                };
+            };
+            /** @description Another controller leads: ask there */
+            307: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request makes no sense */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description No valid token or certificate */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The caller's role does not suffice */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such thing */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request takes too long */
+            408: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Not possible in the present state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description It has changed since the caller looked */
+            412: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body has more than 1 MiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is no JSON by its type */
+            415: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body makes no sense */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description Too many wrong tokens came from this address */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The controller can do nothing at the moment */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    vm_console: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The name */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ConsoleAsk"];
+            };
+        };
+        responses: {
+            /** @description How the session is, and what the VM wrote */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ConsoleAnswer"];
                 };
             };
             /** @description Another controller leads: ask there */

@@ -8,6 +8,8 @@ export type {
   ClusterSettings,
   ClusterStatus,
   Complaint,
+  ConsoleAsk,
+  ConsoleAnswer,
   Contact,
   ControllerView,
   Convergence,

@@ -1,12 +1,12 @@
-//! Migrations that somebody watches, and what somebody only wants to see of a host: agents are asked directly, by any
-//! controller, as nothing changes by that. Agents send each sample once, however many watch.
+//! Migrations that somebody watches, what somebody only wants to see of a host, and VMs' consoles: agents are asked
+//! directly, by any controller, as nothing is decided by that. Agents send each sample once, however many watch.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use skein_api::{MigrationId, MigrationSample, Reply, Request, Role, ToAgent, WATCHED_MAX};
+use skein_api::{ConsoleRequest, MigrationId, MigrationSample, Reply, Request, Role, ToAgent, WATCHED_MAX};
 use tokio::sync::{broadcast, oneshot, watch};
 
 /// How many samples a watcher may be behind: some seconds.
@@ -15,6 +15,9 @@ const BEHIND_MAX: usize = 64;
 const SHOW_WITHIN: Duration = Duration::from_secs(8);
 /// How many questions of one host are open at most.
 const QUESTIONS_MAX: usize = 16;
+/// How many questions about consoles of one host are open at most, which wait for what VMs write: two for each of the
+/// consoles that an agent has open.
+const CONSOLE_QUESTIONS_MAX: usize = 64;
 
 /// The migrations that are watched, and the questions that are open.
 #[derive(Default)]
@@ -45,8 +48,33 @@ struct Connected {
     last: u64,
 }
 
+/// What an agent is asked.
+#[derive(Clone)]
+enum Wanted {
+    Look(Request),
+    Console(ConsoleRequest),
+}
+
+impl Wanted {
+    /// Returns the line that asks.
+    fn line(&self, look: u64) -> ToAgent {
+        match self.clone() {
+            Wanted::Look(request) => ToAgent::Look { look, request: Box::new(request) },
+            Wanted::Console(request) => ToAgent::Console { look, request: Box::new(request) },
+        }
+    }
+
+    /// Returns how many questions of this kind are open at most.
+    fn most(&self) -> usize {
+        match self {
+            Wanted::Look(_) => QUESTIONS_MAX,
+            Wanted::Console(_) => CONSOLE_QUESTIONS_MAX,
+        }
+    }
+}
+
 struct Question {
-    request: Request,
+    wanted: Wanted,
     is_asked: bool,
     answer: oneshot::Sender<Reply>,
 }
@@ -111,23 +139,33 @@ impl WatchedMigrations {
 
     /// Has a host's agent show something.
     pub(crate) async fn show(&self, host: &str, request: Request) -> Result<Reply, NotShown> {
-        self.show_within(SHOW_WITHIN, host, request).await
+        self.ask_within(SHOW_WITHIN, host, Wanted::Look(request)).await
     }
 
-    async fn show_within(&self, within: Duration, host: &str, request: Request) -> Result<Reply, NotShown> {
+    /// Has a host's agent do what is asked of a console, which waits for what the VM writes for `patience` at most.
+    pub(crate) async fn console(
+        &self,
+        host: &str,
+        request: ConsoleRequest,
+        patience: Duration,
+    ) -> Result<Reply, NotShown> {
+        self.ask_within(SHOW_WITHIN + patience, host, Wanted::Console(request)).await
+    }
+
+    async fn ask_within(&self, within: Duration, host: &str, wanted: Wanted) -> Result<Reply, NotShown> {
         let (answer, answered) = oneshot::channel();
         {
             let mut state = self.state.lock();
             let connected = state.hosts.get_mut(host).ok_or(NotShown::NoContact)?;
-            if connected.questions.len() >= QUESTIONS_MAX {
+            if connected.open_like(&wanted) >= wanted.most() {
                 // Those that nobody waits for any more make room.
                 connected.questions.retain(|_, question| !question.answer.is_closed());
             }
-            if connected.questions.len() >= QUESTIONS_MAX {
+            if connected.open_like(&wanted) >= wanted.most() {
                 return Err(NotShown::NoAnswer);
             }
             connected.last += 1;
-            connected.questions.insert(connected.last, Question { request, is_asked: false, answer });
+            connected.questions.insert(connected.last, Question { wanted, is_asked: false, answer });
             state.tell(host);
         }
         match tokio::time::timeout(within, answered).await {
@@ -135,6 +173,14 @@ impl WatchedMigrations {
             Ok(Err(_)) => Err(NotShown::NoContact),
             Err(_) => Err(NotShown::NoAnswer),
         }
+    }
+}
+
+impl Connected {
+    /// Returns how many questions of this kind are open.
+    fn open_like(&self, wanted: &Wanted) -> usize {
+        let kind = std::mem::discriminant(wanted);
+        self.questions.values().filter(|question| std::mem::discriminant(&question.wanted) == kind).count()
     }
 }
 
@@ -186,7 +232,7 @@ impl WatchedHost {
         let unasked = connected.questions.iter_mut().filter(|(_, question)| !question.is_asked);
         let ask = |(look, question): (&u64, &mut Question)| {
             question.is_asked = true;
-            ToAgent::Look { look: *look, request: Box::new(question.request.clone()) }
+            question.wanted.line(*look)
         };
         let mut lines: Vec<ToAgent> = unasked.map(ask).collect();
         drop(state);
@@ -341,12 +387,34 @@ mod tests {
         assert_eq!(reply, Ok(Reply::Done));
         // An agent that does not answer, and one that goes.
         let soon = Duration::from_millis(50);
-        assert_eq!(all.show_within(soon, "a", Request::VmList).await, Err(NotShown::NoAnswer));
+        assert_eq!(all.ask_within(soon, "a", Wanted::Look(Request::VmList)).await, Err(NotShown::NoAnswer));
         let going = async {
             a.next().await;
             drop(a);
         };
         let (reply, ()) = tokio::join!(all.show("a", Request::VmList), going);
         assert_eq!(reply, Err(NotShown::NoContact));
+    }
+
+    #[tokio::test]
+    async fn consoles_that_wait_leave_room_for_questions() {
+        let all = Arc::<WatchedMigrations>::default();
+        let mut a = all.connect("a");
+        let soon = Duration::from_millis(100);
+        let console = || Wanted::Console(ConsoleRequest { name: "web".into(), ..ConsoleRequest::default() });
+        let waiting: Vec<_> = (0..CONSOLE_QUESTIONS_MAX).map(|_| all.ask_within(soon, "a", console())).collect();
+        let others = async {
+            let lines = a.next().await;
+            assert!(matches!(&lines[0], ToAgent::Console { look: 1, request } if request.name == "web"), "{lines:?}");
+            assert_eq!(lines.len(), CONSOLE_QUESTIONS_MAX);
+            assert_eq!(all.console("a", ConsoleRequest::default(), soon).await, Err(NotShown::NoAnswer));
+            assert_eq!(all.ask_within(soon, "a", Wanted::Look(Request::VmList)).await, Err(NotShown::NoAnswer));
+            let lines = a.lines();
+            assert!(matches!(&lines[..], [ToAgent::Look { .. }]), "{lines:?}");
+        };
+        tokio::join!(futures_util::future::join_all(waiting), others);
+        // Nobody waits for those any more, so that there is room again.
+        assert_eq!(all.ask_within(soon, "a", console()).await, Err(NotShown::NoAnswer));
+        assert!(matches!(&a.lines()[..], [ToAgent::Console { .. }]));
     }
 }

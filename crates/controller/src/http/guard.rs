@@ -58,6 +58,10 @@ enum Unknown {
     Removed(Refusal),
 }
 
+/// How long an answer waited for something that was to happen: no part of the time that the controller took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waited(pub Duration);
+
 /// Somebody who may look.
 pub(crate) struct Viewer;
 /// Somebody who may move guests.
@@ -85,7 +89,8 @@ pub(crate) async fn guard(State(app): State<Shared>, mut request: Request, next:
             .into_response(),
     };
     let status = response.status();
-    app.driver.shared().meter.answered(status.as_u16(), begun.elapsed());
+    let waited = response.extensions().get::<Waited>().map_or(Duration::ZERO, |waited| waited.0);
+    app.driver.shared().meter.answered(status.as_u16(), begun.elapsed().saturating_sub(waited));
     if !status.is_client_error() && !status.is_server_error() {
         return unread.answered(response).await;
     }

@@ -9,7 +9,7 @@
 //! | `cookie`, `files` | a browser's token; the page that people look at |
 //! | `origin`, `body`, `answer` | requests to the core, and its answers |
 //! | `cluster`, `hosts`, `vms`, `life`, `operations`, `migrations`, `rules`, `history`, `events` | the routes |
-//! | `session`, `access`, `join`, `backup` | more of them |
+//! | `console`, `session`, `access`, `join`, `backup` | more of them |
 
 mod access;
 mod answer;
@@ -17,6 +17,7 @@ mod app;
 mod backup;
 mod body;
 mod cluster;
+mod console;
 mod cookie;
 mod events;
 mod files;
@@ -166,6 +167,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::set_vm))
         .routes(routes!(vms::get_definition))
         .routes(routes!(history::vm_history))
+        .routes(routes!(console::vm_console))
         .routes(routes!(vms::migrate_vm))
         .routes(routes!(migrations::list_migrations))
         .routes(routes!(migrations::get_migration))

@@ -9,9 +9,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::json;
 use skein_api::{
-    HostFacts, HostLoad, HostReport, HostSample, HostUpdateView, Migration, MigrationId, MigrationRecord,
-    MigrationSample, NicRates, Outcome, Refusal, Reply, Request, Role, Term, ToAgent, ToController, UpdateRunState,
-    VmOrigin, VmState, VmView,
+    ConsoleBytes, ConsoleRequest, ConsoleState, ConsoleView, HostFacts, HostLoad, HostReport, HostSample,
+    HostUpdateView, Migration, MigrationId, MigrationRecord, MigrationSample, NicRates, Outcome, Refusal, Reply,
+    Request, Role, Term, ToAgent, ToController, UpdateRunState, VmOrigin, VmState, VmView,
 };
 use skein_identity::{ClusterCa, Identity, Validity, controller_client_config, controller_name};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -50,6 +50,8 @@ struct HostState {
     by_hand: BTreeMap<u64, Result<(), (bool, Refusal)>>,
     /// The migrations that controllers watch.
     watched: BTreeSet<MigrationId>,
+    /// What was asked of consoles.
+    consoles: Vec<ConsoleRequest>,
 }
 
 /// How long a migration takes.
@@ -135,6 +137,28 @@ impl World {
             })),
             None => Reply::Error(Refusal { message: "there is none here".into(), cure: String::new() }),
         }
+    }
+
+    /// Answers what is asked of a console: it says what was typed.
+    fn console(&self, host: &str, asked: ConsoleRequest) -> Reply {
+        let mut hosts = self.hosts.lock();
+        let state = hosts.entry(host.into()).or_default();
+        let runs = state.vms.get(&asked.name).is_some_and(|vm| vm.state == VmState::Running);
+        let (output, at) = (ConsoleBytes(asked.input.0.clone()), asked.after);
+        let typed = asked.input_at + output.0.len() as u64;
+        let other = state.consoles.iter().rev().find(|of| of.name == asked.name && of.session != asked.session);
+        let holder = other.map(|other| other.by.clone());
+        state.consoles.push(asked);
+        if !runs {
+            return Reply::Error(Refusal { message: "it is not running".into(), cure: "start it".into() });
+        }
+        let state = if holder.is_some() { ConsoleState::Held } else { ConsoleState::Open };
+        Reply::Console(Box::new(ConsoleView { state, output, at, typed, holder }))
+    }
+
+    /// Returns what was asked of consoles at a host.
+    pub fn consoles(&self, host: &str) -> Vec<ConsoleRequest> {
+        self.hosts.lock().get(host).map(|host| host.consoles.clone()).unwrap_or_default()
     }
 
     pub fn highest(&self, host: &str) -> Term {
@@ -374,6 +398,10 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
             }
             ToAgent::Look { look, request } => {
                 let reply = Box::new(world.look(host, &request));
+                send(&mut writer, &ToController::Seen { look, reply }).await?;
+            }
+            ToAgent::Console { look, request } => {
+                let reply = Box::new(world.console(host, *request));
                 send(&mut writer, &ToController::Seen { look, reply }).await?;
             }
             ToAgent::Welcome(_) | ToAgent::Heard { .. } | ToAgent::Other => {}

@@ -4,6 +4,7 @@ mod abuse;
 mod access;
 mod by_hand;
 mod certificates;
+mod console;
 mod drain;
 mod failover;
 mod fake_agent;

@@ -1,5 +1,6 @@
 // All flows, in the order in which they are run.
 import * as access from "./access.mjs";
+import * as consoles from "./console.mjs";
 import * as guests from "./guests.mjs";
 import * as hosts from "./hosts.mjs";
 import * as link from "./link.mjs";
@@ -11,6 +12,7 @@ export const flows = {
   ...session.flows,
   ...hosts.flows,
   ...guests.flows,
+  ...consoles.flows,
   ...rules.flows,
   ...access.flows,
   ...link.flows,

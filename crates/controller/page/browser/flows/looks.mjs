@@ -24,6 +24,7 @@ async function screens(lab, page) {
     ...(guest
       ? [
           ["guest", `#/guests/${guest.name}`],
+          ["console-guest", `#/guests/${guest.name}/console`],
           ["explain-guest", `#/guests/${guest.name}/explain`],
         ]
       : []),

@@ -12,6 +12,8 @@ export interface Asked {
   /** Names the request, so that it is done once however often it is sent. */
   once?: string | undefined;
   signal?: AbortSignal | undefined;
+  /** It is sent even if the page is about to go. */
+  keepalive?: boolean | undefined;
 }
 
 export interface Answer<T> {
@@ -56,6 +58,7 @@ export async function ask<T>(method: string, path: string, asked: Asked = {}): P
       credentials: "same-origin",
       cache: "no-store",
       signal: deadline(asked.signal),
+      keepalive: asked.keepalive ?? false,
       ...(asked.body === undefined ? {} : { body: JSON.stringify(asked.body) }),
     });
   } catch (error) {

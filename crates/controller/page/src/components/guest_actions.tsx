@@ -26,6 +26,19 @@ export function GuestActions({ of }: { of: Vm }) {
       </a>
       <RoleButton
         needs="operator"
+        onClick={() => go(link("guests", of.name, "console"))}
+        why={
+          is_off
+            ? "It is off."
+            : of.adopted
+              ? "Another program started it: its console is where that program has it."
+              : undefined
+        }
+      >
+        Console
+      </RoleButton>
+      <RoleButton
+        needs="operator"
         look="main"
         onClick={() => setAsked("migrate")}
         why={moving ?? (of.state !== "running" && of.state !== "stopped" ? `It is ${of.state}.` : undefined)}

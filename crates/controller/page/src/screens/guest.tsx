@@ -47,7 +47,7 @@ export function GuestPage({ name }: { name: string }) {
       >
         {name}
       </Title>
-      <RoleNote needs="operator" to="move, start or stop it" />
+      <RoleNote needs="operator" to="move, start or stop it, or open its console" />
       <Trouble of={of} />
       <Moving of={of} />
       <div class="columns even">

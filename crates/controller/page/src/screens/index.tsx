@@ -4,6 +4,7 @@ import { Empty, Title } from "../components/basics";
 import type { Route } from "../router";
 import { Access } from "./access";
 import { Audit } from "./audit";
+import { ConsolePage } from "./console";
 import { Explain } from "./explain";
 import { GuestPage } from "./guest";
 import { Guests } from "./guests";
@@ -36,6 +37,7 @@ export function screenOf({ path, query }: Route): Screen {
     case "hosts":
       return first ? of(first, <HostPage name={first} />) : of("Hosts", <Hosts query={query} />);
     case "guests":
+      if (first && second === "console") return of(`Console of ${first}`, <ConsolePage name={first} />);
       if (first && second === "explain") return of(`Where ${first} may run`, <Explain name={first} />);
       return first ? of(first, <GuestPage name={first} />) : of("Guests", <Guests query={query} />);
     case "migrations":
