@@ -26,7 +26,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(
             "forecast",
-            "100 migrations of 20 s and more say a quarter in how long they still take: cold, hot, packed, links that change.",
+            "100 migrations say a quarter in how long they still take: cold, hot, packed, of a link that changes.",
             ClusterCase::Forecast,
         ),
         case(
