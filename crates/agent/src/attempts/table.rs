@@ -293,12 +293,16 @@ impl<S: Starter> AttemptTable<S> {
         let Some(entry) = table.entries.iter_mut().find(|entry| entry.attempts.newest() == Some(newest)) else {
             return Ok(false);
         };
+        if entry.attempts.end().is_some() {
+            return Ok(false);
+        }
         let (before, now) = (entry.attempts.clone(), entry.attempts.asked_now());
-        if entry.attempts.end().is_none() && changed.hold.is_some() && now.hold.is_some() {
+        if changed.hold.is_some() && now.hold.is_some() {
             return Err(held_already());
         }
-        let percent = changed.allow_throttle.filter(|percent| now.options.allow_throttle == Some(*percent));
-        if let Some(percent) = percent.filter(|_| entry.attempts.end().is_none()) {
+        if let Some(percent) = changed.allow_throttle
+            && now.options.allow_throttle == Some(percent)
+        {
             return Err(throttled_already(percent));
         }
         let step = entry.attempts.restart(changed);
@@ -355,10 +359,10 @@ impl<S: Starter> AttemptTable<S> {
     /// Returns which attempt a migration is; `None`: its request is not remembered.
     pub(crate) fn attempt(&self, migration: MigrationId) -> Option<skein_api::Attempt> {
         let mut table = self.shared.table.lock();
-        // Whoever hears of a migration's end hears whether another attempt follows.
-        self.shared.look_after(&mut table);
-        table.entries.iter().find_map(|entry| {
-            let begun = entry.attempts.begun().iter().find(|attempt| attempt.migration == migration)?;
+        table.entries.iter_mut().find_map(|entry| {
+            let begun = *entry.attempts.begun().iter().find(|attempt| attempt.migration == migration)?;
+            // Whoever hears of a migration's end hears whether another attempt follows.
+            self.shared.look_after_entry(entry);
             let is_newest = entry.attempts.newest() == Some(migration);
             let next_in_ms = match entry.attempts.state() {
                 AttemptState::Waiting { due } if is_newest => {
@@ -484,29 +488,32 @@ impl<S: Starter> Shared<S> {
 
     /// Notes the ends of migrations.
     fn look_after(&self, table: &mut Table) {
-        for entry in &mut table.entries {
-            if entry.is_unsaved {
-                self.save_or_warn(entry);
-            }
-            if *entry.attempts.state() != AttemptState::Running {
-                continue;
-            }
-            let Some((id, end)) = entry.attempts.newest().and_then(|id| Some((id, self.starter.end(id)?))) else {
-                continue;
-            };
-            let vm = &entry.attempts.asked().vm;
-            let is_lost =
-                entry.placement == Some(Placement::Direct) && self.starter.placement(vm) == Placement::ThroughQemu;
-            let loss = if is_lost { PlacementLoss::Direct } else { PlacementLoss::None };
-            entry.attempts.handle_ended(Instant::now(), end, loss);
-            if entry.attempts.next_due().is_some() {
-                let count = entry.attempts.count();
-                let follows = AgentEvent::AttemptFollows { number: count.made + 1, of: count.allowed };
-                self.starter.tell(id, &entry.attempts.asked().vm, &follows);
-            }
+        table.entries.iter_mut().for_each(|entry| self.look_after_entry(entry));
+    }
+
+    /// Notes the end of a request's newest migration.
+    fn look_after_entry(&self, entry: &mut Entry) {
+        if entry.is_unsaved {
             self.save_or_warn(entry);
-            self.changed.notify_all();
         }
+        if *entry.attempts.state() != AttemptState::Running {
+            return;
+        }
+        let Some((id, end)) = entry.attempts.newest().and_then(|id| Some((id, self.starter.end(id)?))) else {
+            return;
+        };
+        let vm = &entry.attempts.asked().vm;
+        let is_lost =
+            entry.placement == Some(Placement::Direct) && self.starter.placement(vm) == Placement::ThroughQemu;
+        let loss = if is_lost { PlacementLoss::Direct } else { PlacementLoss::None };
+        entry.attempts.handle_ended(Instant::now(), end, loss);
+        if entry.attempts.next_due().is_some() {
+            let count = entry.attempts.count();
+            let follows = AgentEvent::AttemptFollows { number: count.made + 1, of: count.allowed };
+            self.starter.tell(id, &entry.attempts.asked().vm, &follows);
+        }
+        self.save_or_warn(entry);
+        self.changed.notify_all();
     }
 
     fn begin_due(self: &Arc<Self>, table: &mut Table, now: Instant) {

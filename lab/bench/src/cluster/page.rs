@@ -13,12 +13,11 @@ use skein_lab_cluster::{Controlled, Settings};
 use skein_lab_fleet::FleetSettings;
 use skein_lab_guest::Params;
 
+use super::fleet;
 use super::options::{ClusterOptions, in_thread};
 use super::page_figure::{Live, Many, Opened};
 use crate::error::BenchError;
 
-/// The command of `skein-lab` that is a process of agents.
-const AGENTS_COMMAND: &str = "fleet-agents";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/controller/page/browser/figures.mjs");
 /// The migrations that are under way in the large cluster, and what each carries in a second: few are over before all
 /// is seen.
@@ -36,11 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the page of a large cluster.
 pub fn large(options: &ClusterOptions, tell: &mut dyn FnMut(String)) -> Result<Opened, BenchError> {
-    let own = std::env::current_exe().map_err(BenchError::Watch)?;
-    let agents = vec![own.display().to_string(), AGENTS_COMMAND.to_owned()];
-    let settings = FleetSettings::new(options.controller_program()?, agents);
-    let settings = if options.quick { settings.quick() } else { settings };
-    let settings = FleetSettings { copy_bytes_per_s: COPY_BYTES_PER_S, ..settings };
+    let settings = FleetSettings { copy_bytes_per_s: COPY_BYTES_PER_S, ..fleet::settings(options)? };
     let minutes = LARGE_MINUTES[usize::from(options.quick)].to_string();
     let tell = std::cell::RefCell::new(tell);
     skein_lab_fleet::show(&settings, MIGRATIONS, &|note| tell.borrow_mut()(note), |shown| {
