@@ -88,11 +88,12 @@ fn one_program_is_installed_and_stripped() {
     }
 
     let (whole, stripped) = (sections(program), sections(&installed));
-    for section in [".debug_line", ".symtab"] {
-        assert!(whole.contains(section) && !stripped.contains(section), "{section} in {stripped}");
+    let debug = sections(&staging.path("usr/lib/debug/usr/bin/skein.debug"));
+    assert!(whole.contains(".symtab") && stripped.contains(".gnu_debuglink"), "{whole}{stripped}");
+    // A build without line tables, as CI's is, has no section of lines.
+    for section in [".debug_line", ".symtab"].into_iter().filter(|section| whole.contains(section)) {
+        assert!(!stripped.contains(section) && debug.contains(section), "{section}: {stripped}{debug}");
     }
-    let debug = staging.path("usr/lib/debug/usr/bin/skein.debug");
-    assert!(stripped.contains(".gnu_debuglink") && sections(&debug).contains(".debug_line"), "{stripped}");
     let says = Command::new(&installed).arg("--version").output().unwrap();
     assert_eq!(says.stdout, Command::new(program).arg("--version").output().unwrap().stdout);
 

@@ -136,12 +136,28 @@ impl Seen {
     }
 }
 
+/// The inode and time of a socket's file, by which the socket is known to be the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    changed: Duration,
+}
+
+impl Stamp {
+    /// Returns the stamp of the file at `path`, if there is one.
+    fn of(path: &Path) -> Option<Stamp> {
+        let found = fs::symlink_metadata(path).ok()?;
+        let changed = Duration::new(found.ctime() as u64, found.ctime_nsec() as u32);
+        Some(Stamp { inode: found.ino(), changed })
+    }
+}
+
 /// Where a guest's sockets are.
 #[derive(Clone, Debug)]
 struct Watched {
     dir: PathBuf,
-    /// The device and times of the witness's socket, by which it is known to be the same.
-    stamp: Option<(u64, i64, i64)>,
+    /// That of the witness's socket.
+    stamp: Option<Stamp>,
     seen: Vec<Arc<Seen>>,
 }
 
@@ -299,25 +315,29 @@ impl Shared {
     fn look(self: &Arc<Self>) {
         for (vm, watched) in self.vms.lock().iter_mut() {
             let path = socket(&watched.dir, vm, "witness");
-            let Ok(found) = fs::symlink_metadata(&path) else { continue };
-            let stamp = (found.ino(), found.ctime(), found.ctime_nsec());
+            let Some(stamp) = Stamp::of(&path) else { continue };
             if watched.stamp.replace(stamp) == Some(stamp) {
                 continue;
             }
-            let bound = Duration::new(found.ctime() as u64, found.ctime_nsec() as u32);
             let (own, vm, dir) = (self.clone(), vm.clone(), watched.dir.clone());
             // In a thread of its own, so that a QEMU that is slow to start delays nothing else.
             thread::Builder::new()
                 .name("witness".into())
-                .spawn(move || own.join(&vm, &dir, bound))
+                .spawn(move || own.join(&vm, &dir, stamp))
                 .expect("a thread can be started");
         }
     }
 
-    /// Connects to a QEMU that bound its socket at `bound`.
-    fn join(&self, vm: &str, dir: &Path, bound: Duration) {
+    /// Connects to a QEMU whose socket has this stamp.
+    fn join(&self, vm: &str, dir: &Path, stamp: Stamp) {
         // A QEMU that ends before it answers never ran anything.
-        let Ok(monitor) = Monitor::connect(&socket(dir, vm, "witness"), CONNECT_TIME) else { return };
+        let path = socket(dir, vm, "witness");
+        let Ok(monitor) = Monitor::connect(&path, CONNECT_TIME) else { return };
+        // The stamp may be of a QEMU that just ended, and the monitor of the one after it: that one has a stamp of its
+        // own, and did not run before.
+        if Stamp::of(&path) != Some(stamp) {
+            return;
+        }
         let Ok(Some(pid)) = monitor.peer_pid() else { return };
         let Ok(Some(process)) = ProcessId::of(pid) else { return };
         let life = Arc::new(Mutex::new(Life::default()));
@@ -338,7 +358,7 @@ impl Shared {
         // The QEMU may have said `RESUME` before the witness listened. If it runs, it may have run since its socket was
         // there.
         if let Ok(true) = monitor.is_running() {
-            life.lock().resume(bound);
+            life.lock().resume(stamp.changed);
         }
         let connected = |path: &Path| {
             let stream = UnixStream::connect(path).ok()?;
@@ -366,6 +386,9 @@ pub(crate) fn now() -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     fn run(pid: u32, from: u64, until: Option<u64>) -> Run {
@@ -385,6 +408,44 @@ mod tests {
             let found = double("v", &[first.clone(), second.clone()]).unwrap();
             assert_eq!((found.first, found.second), (first, second));
         }
+    }
+
+    /// Answers as a QEMU whose guest runs, to one monitor.
+    fn plays_qemu(listener: &UnixListener) {
+        let (mut stream, _) = listener.accept().unwrap();
+        let greeting = r#"{"QMP": {"version": {"qemu": {"micro": 0, "minor": 0, "major": 10}}, "capabilities": []}}"#;
+        writeln!(stream, "{greeting}").unwrap();
+        for line in BufReader::new(stream.try_clone().unwrap()).lines() {
+            let asked: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+            let answer = serde_json::json!({
+                "return": { "status": "running", "running": true, "singlestep": false }, "id": asked["id"],
+            });
+            writeln!(stream, "{answer}").unwrap();
+        }
+    }
+
+    #[test]
+    fn a_qemu_did_not_run_before_it_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = socket(dir.path(), "v", "witness");
+        let stamps: Vec<Stamp> = (0..2)
+            .map(|_| {
+                let _ = fs::remove_file(&path);
+                let listener = UnixListener::bind(&path).unwrap();
+                let stamp = Stamp::of(&path).unwrap();
+                thread::spawn(move || (0..2).for_each(|_| plays_qemu(&listener)));
+                thread::sleep(Duration::from_millis(20));
+                stamp
+            })
+            .collect();
+        let witness = Witness::new([]);
+        // Nothing looks by itself: the guest is not watched yet.
+        let own = &witness.shared;
+        own.vms.lock().insert("v".into(), Watched { dir: dir.path().into(), stamp: Some(stamps[1]), seen: Vec::new() });
+        own.join("v", dir.path(), stamps[0]);
+        assert_eq!(witness.runs("v"), []);
+        own.join("v", dir.path(), stamps[1]);
+        assert_eq!(witness.runs("v").iter().map(|run| run.from).collect::<Vec<_>>(), [stamps[1].changed]);
     }
 
     #[test]
