@@ -42,6 +42,7 @@ fn migration(stage: Option<SourcePhase>, elapsed_ms: u64) -> Migration {
         copy: copies.then_some(CopyProgress {
             total_bytes: 4 << 30,
             remaining_bytes: 1 << 30,
+            remaining_wire_bytes: None,
             transferred_bytes: 3 << 30,
             round: 1,
             dirty_bytes_per_s: 21_000_000,

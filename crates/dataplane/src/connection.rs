@@ -15,7 +15,6 @@ use thiserror::Error;
 use tracing::{debug, warn};
 
 use crate::egress::deliver_now;
-use crate::error_chain::error_chain;
 use crate::running_session::{ConnectionHandle, ConnectionSender, PathInfo, RunningSession, spawn};
 
 /// Says how many bytes of frames go out together, if there are so many. They share a record, a write and a wake-up of
@@ -76,7 +75,14 @@ impl RunningSession {
             state.paths.insert(path, info);
             state.connections.insert(
                 id,
-                ConnectionHandle { sender: outlet.clone(), has_work: true, shutdown, path, over_rdma: caps.one_sided },
+                ConnectionHandle {
+                    sender: outlet.clone(),
+                    has_work: true,
+                    shutdown,
+                    path,
+                    over_rdma: caps.one_sided,
+                    is_failure_logged: false,
+                },
             );
             Ok(())
         })?;
@@ -147,7 +153,7 @@ fn send(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSender) {
 /// Drops a connection that takes nothing more, unless the peer ended it. The receiver finds that end, too, but first
 /// what the peer said last: its goodbye, perhaps.
 fn cannot_send(live: &RunningSession, id: ConnectionId, end: &LinkEnd) {
-    debug!(session = %live.id, connection = id.0, "cannot send: {}", error_chain(end));
+    live.log_failure(id, "send", end);
     if !end.is_by_peer() {
         live.drop_connection(id, ConnectionEnd::Failed);
     }
@@ -239,7 +245,7 @@ fn receive(live: &Arc<RunningSession>, id: ConnectionId, mut reader: Box<dyn Rea
             Ok(true) => {}
             Ok(false) => return ConnectionEnd::Failed,
             Err(end) => {
-                debug!(session = %live.id, connection = id.0, "cannot receive: {}", error_chain(&end));
+                live.log_failure(id, "receive", &end);
                 return match end {
                     LinkEnd::Closed => ConnectionEnd::Closed,
                     LinkEnd::Reset => ConnectionEnd::Reset,

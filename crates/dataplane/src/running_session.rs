@@ -12,7 +12,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::Serialize;
 use skein_fabric::Rails;
-use skein_link::{Shutdown as LinkShutdown, Writer};
+use skein_link::{LinkEnd, Shutdown as LinkShutdown, Writer};
 use skein_session::address::NicAddress;
 use skein_session::limits::STREAMS_MAX;
 use skein_session::{
@@ -23,6 +23,7 @@ use tracing::{debug, info, warn};
 use crate::ResetCode;
 use crate::clock::Clock;
 use crate::decode::Decode;
+use crate::error_chain::error_chain;
 use crate::excluded::{ExcludedBy, PathAddresses, excluded_words};
 use crate::local_end::LocalEnd;
 use crate::network_problem::NetworkProblem;
@@ -141,6 +142,8 @@ pub(crate) struct ConnectionHandle {
     pub(crate) path: PathId,
     /// Whether the connection goes over RDMA.
     pub(crate) over_rdma: bool,
+    /// Whether the log says why the connection failed.
+    pub(crate) is_failure_logged: bool,
 }
 
 /// The sending half of a connection, for its own thread and for others.
@@ -518,6 +521,21 @@ impl RunningSession {
     /// Returns whether a connection of a path over RDMA has failed since this was asked last.
     pub(crate) fn take_rail_failure(&self, path: PathId) -> bool {
         self.lock().rails_failed.remove(&path)
+    }
+
+    /// Logs why a connection failed: at length if a person may want to know, as of a rail that TCP stands in for.
+    pub(crate) fn log_failure(&self, id: ConnectionId, doing: &str, end: &LinkEnd) {
+        let why = error_chain(end);
+        let mut state = self.lock();
+        let is_over = state.core.ended().is_some();
+        match state.connections.get_mut(&id) {
+            Some(handle) if handle.over_rdma && matches!(end, LinkEnd::Failed(_)) && !is_over => {
+                if !std::mem::replace(&mut handle.is_failure_logged, true) {
+                    warn!(session = %self.id, peer = self.peer, connection = id.0, "RDMA: cannot {doing}: {why}");
+                }
+            }
+            _ => debug!(session = %self.id, connection = id.0, "cannot {doing}: {why}"),
+        }
     }
 
     /// Notes that nothing more is sent on a connection. The connection's receiver goes on to the peer's end.

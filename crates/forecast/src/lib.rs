@@ -16,4 +16,4 @@ pub mod time_left;
 
 pub use convergence::{Convergence, ConvergenceStep, ConvergenceWatch, CopyRates, CopySample};
 pub use forecast::{Forecast, ForecastConvergence, ForecastInputs, forecast, wire_bits_per_s};
-pub use time_left::{CopyStanding, TimeLeft, TimeLeftWatch};
+pub use time_left::{CopyStanding, TimeLeft, TimeLeftWatch, WireStanding};

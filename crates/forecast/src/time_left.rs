@@ -2,14 +2,15 @@
 //!
 //! The best guess is what is left over what is moved a second. How sure it is shows in the guesses of before: where
 //! each of them would have the migration end. If links or what the guest writes change, these ends move apart, and the
-//! range grows.
+//! range grows. Zeros take next to no time, and what compresses takes less: where it is known how much of what is left
+//! goes on the wire, that is what counts.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::Convergence;
 
-/// The rate is that of the last so long …
+/// The rate is that of the last so long, or of half of this round's time …
 const RATE_TIME: Duration = Duration::from_secs(4);
 /// … and nothing is guessed before a copy has lasted so long.
 const FIRST_GUESS: Duration = Duration::from_secs(1);
@@ -22,6 +23,10 @@ const LATER_ROUNDS_SHARE: f64 = 0.03;
 const LATER_ROUNDS_MOST: f64 = 0.12;
 /// The switchover takes about so long, whatever is left.
 const SWITCHOVER: Duration = Duration::from_millis(150);
+/// The bytes that a hypervisor reads in a second to find out that they are zero, at least.
+const READ_BYTES_PER_S: f64 = 4e9;
+/// Less on the wire than this share of what was moved says nothing of how fast the rest is sent.
+const LEAST_WIRE_SHARE: f64 = 0.01;
 /// Bounds the guesses of before that are remembered.
 const GUESSES_MAX: usize = 64;
 
@@ -32,10 +37,21 @@ pub struct CopyStanding {
     pub total_bytes: u64,
     /// The bytes that are left to move.
     pub remaining_bytes: u64,
+    /// What goes on the wire, in the first round, if that is known.
+    pub wire: Option<WireStanding>,
     /// The number of the pass over the RAM, from 1.
     pub round: u64,
     /// Whether the copy converges, if that is known.
     pub converges: Option<Convergence>,
+}
+
+/// How far a copy is on the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct WireStanding {
+    /// About what is left to go, in bytes.
+    pub remaining_bytes: u64,
+    /// The bytes that went.
+    pub sent_bytes: u64,
 }
 
 /// How long the rest of a migration takes.
@@ -54,8 +70,9 @@ pub struct TimeLeft {
 pub struct TimeLeftWatch {
     begin: Option<Duration>,
     round: u64,
-    /// The times of late in this round, and the bytes that were left then.
-    standings: VecDeque<(Duration, u64)>,
+    round_begin: Duration,
+    /// The times of late in this round, and how far the copy was then.
+    standings: VecDeque<(Duration, CopyStanding)>,
     /// When guesses were made, and when the migration was to end by each.
     guesses: VecDeque<(Duration, Duration)>,
     /// The most that was said to be done: a percentage does not go back for a little.
@@ -69,13 +86,20 @@ impl TimeLeftWatch {
         let begin = *self.begin.get_or_insert(now);
         if copy.round != self.round {
             self.round = copy.round;
+            self.round_begin = now;
             self.standings.clear();
         }
-        self.standings.push_back((now, copy.remaining_bytes));
-        while self.standings.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= RATE_TIME) {
+        // Guesses that did not know of the wire say nothing of those that do.
+        if copy.wire.is_some() && self.standings.back().is_some_and(|(_, before)| before.wire.is_none()) {
+            self.standings.clear();
+            self.guesses.clear();
+        }
+        self.standings.push_back((now, *copy));
+        let rate_time = RATE_TIME.max(now.saturating_sub(self.round_begin) / 2);
+        while self.standings.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= rate_time) {
             self.standings.pop_front();
         }
-        let guess = self.guess(copy).filter(|_| now.saturating_sub(begin) >= FIRST_GUESS)?;
+        let guess = self.guess(copy, now.saturating_sub(begin)).filter(|_| now.saturating_sub(begin) >= FIRST_GUESS)?;
         let (left, more) = (guess.left_s, guess.more_s);
         let end = now + Duration::from_secs_f64(left);
         self.remember(now, end);
@@ -92,8 +116,9 @@ impl TimeLeftWatch {
         Some(TimeLeft { left, range: (least, most), done_permille: self.done_permille })
     }
 
-    fn guess(&self, copy: &CopyStanding) -> Option<Guess> {
-        let of_this_round = self.round_left_s(copy);
+    /// `over`: how long the copy has lasted.
+    fn guess(&self, copy: &CopyStanding, over: Duration) -> Option<Guess> {
+        let of_this_round = self.round_left_s();
         match copy.converges {
             Some(Convergence::Never(_)) => None,
             Some(Convergence::In { seconds }) => Some(Guess::of(seconds, 0.0)),
@@ -103,19 +128,30 @@ impl TimeLeftWatch {
                     _ => None,
                 };
                 let left_s = of_this_round.or(said)?;
-                let first_round_s = left_s * copy.total_bytes as f64 / copy.remaining_bytes.max(1) as f64;
-                let first_round_s = first_round_s.min(left_s * 100.0);
+                let first_round_s = over.as_secs_f64() + left_s;
                 Some(Guess::of(left_s + first_round_s * LATER_ROUNDS_SHARE, first_round_s * LATER_ROUNDS_MOST))
             }
         }
     }
 
     /// Returns the seconds until this round is over, at the rate of late.
-    fn round_left_s(&self, copy: &CopyStanding) -> Option<f64> {
+    fn round_left_s(&self) -> Option<f64> {
         let ((from, before), (at, now)) = (self.standings.front()?, self.standings.back()?);
         let seconds = at.saturating_sub(*from).as_secs_f64();
-        let moved = before.saturating_sub(*now) as f64;
-        (seconds > 0.5 && moved > 0.0).then(|| copy.remaining_bytes as f64 * seconds / moved)
+        let moved = before.remaining_bytes.saturating_sub(now.remaining_bytes) as f64;
+        if seconds <= 0.5 || moved <= 0.0 {
+            return None;
+        }
+        let all = now.remaining_bytes as f64 * seconds / moved;
+        let Some((before, wire)) = before.wire.zip(now.wire) else { return Some(all) };
+        let sent = wire.sent_bytes.saturating_sub(before.sent_bytes) as f64;
+        // The rate is not known where next to nothing but zeros was moved of late.
+        if sent < moved * LEAST_WIRE_SHARE {
+            return Some(all);
+        }
+        let read_s = |bytes: f64| bytes / READ_BYTES_PER_S;
+        let sending_s = (seconds - read_s(moved)).max(seconds * 0.1);
+        Some(wire.remaining_bytes as f64 * sending_s / sent + read_s(now.remaining_bytes as f64))
     }
 
     fn remember(&mut self, at: Duration, end: Duration) {
@@ -158,7 +194,7 @@ mod tests {
     }
 
     fn first_round(remaining_bytes: u64) -> CopyStanding {
-        CopyStanding { total_bytes: 40 * GB, remaining_bytes, round: 1, converges: None }
+        CopyStanding { total_bytes: 40 * GB, remaining_bytes, wire: None, round: 1, converges: None }
     }
 
     /// Copies with these bytes a second at each second, and returns what was told at a quarter of the time.
@@ -194,6 +230,51 @@ mod tests {
             unsteady.range.0.as_secs_f64() <= left && left <= unsteady.range.1.as_secs_f64(),
             "{unsteady:?} {left}"
         );
+    }
+
+    #[test]
+    fn what_takes_nothing_on_the_wire_takes_next_to_no_time() {
+        // 40 GB, of which the first 10 take half of that on the wire, and the rest is nothing but zeros.
+        let standing = |done_gb: u64| CopyStanding {
+            wire: Some(WireStanding {
+                remaining_bytes: 10_u64.saturating_sub(done_gb) * GB / 2,
+                sent_bytes: done_gb.min(10) * GB / 2,
+            }),
+            ..first_round((40 - done_gb) * GB)
+        };
+        let mut watch = TimeLeftWatch::default();
+        let told: Vec<_> = (0..=8).map(|gb| watch.look(seconds(gb as f64), &standing(gb))).collect();
+        for (gb, told) in told.iter().enumerate().skip(2) {
+            // Reading 40 GB takes 10 s, of which a fourth of what was sent was spent already.
+            let (least, most) = (7.5 + 0.7 * (10.0 - gb as f64), 9.5 + (10.0 - gb as f64));
+            let left = told.unwrap().left.as_secs_f64();
+            assert!((least..most).contains(&left), "{gb} GB: {left}");
+        }
+        // Nothing but zeros is left, and moved.
+        let zeros = Some(WireStanding { remaining_bytes: 0, sent_bytes: 5 * GB });
+        for n in 0..50 {
+            let gb = 10.0 + f64::from(n) * 0.4;
+            let left = CopyStanding { wire: zeros, ..first_round(((40.0 - gb) * 1e9) as u64) };
+            watch.look(seconds(10.0 + f64::from(n) * 0.1), &left);
+        }
+        let left = CopyStanding { wire: zeros, ..first_round(10 * GB) };
+        let told = watch.look(seconds(15.0), &left).unwrap();
+        assert!((2.0..4.0).contains(&told.left.as_secs_f64()), "{told:?}");
+    }
+
+    #[test]
+    fn what_was_guessed_before_the_wire_was_known_does_not_count() {
+        let mut watch = TimeLeftWatch::default();
+        // Of 40 GB next to nothing goes on the wire.
+        let copy = |n: u64, wire: bool| CopyStanding {
+            wire: wire.then_some(WireStanding { remaining_bytes: (40 - n) * GB / 10, sent_bytes: n * GB / 10 }),
+            ..first_round(40 * GB - n * GB / 10)
+        };
+        for n in 0..4 {
+            watch.look(seconds(n as f64), &copy(n, false));
+        }
+        let told: Vec<_> = (4..12).filter_map(|n| watch.look(seconds(n as f64), &copy(n, true))).collect();
+        assert!(told.len() > 5 && told.iter().all(|told| told.range.1 < seconds(100.0)), "{told:?}");
     }
 
     #[test]

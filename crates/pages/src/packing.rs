@@ -107,6 +107,16 @@ fn is_dense(page: &[u8]) -> bool {
     sum_of_flags(&seen) > DENSE_VALUES
 }
 
+/// Returns about how many bytes a page becomes if it is packed: LZ4's result for it alone.
+pub fn packed_bytes(page: &[u8]) -> usize {
+    let mut out = [0; PAGE_BYTES + PAGE_BYTES / 255 + 16];
+    if page.len() == PAGE_BYTES && is_dense(page) {
+        return page.len();
+    }
+    let packed = lz4::block::compress_to_buffer(page, LZ4_MODE, false, &mut out).unwrap_or(page.len());
+    if (packed as f64) < page.len() as f64 * PACKED_SHARE_MAX { packed } else { page.len() }
+}
+
 /// Returns how many of these bytes are 1; the others are 0. Eight at a time, because no loop becomes vectors in a link
 /// for size (docs/decisions/0047-size.md).
 fn sum_of_flags(flags: &[u8; 256]) -> u32 {
@@ -377,5 +387,15 @@ mod tests {
         let mut half = random_page(1);
         half[..PAGE_BYTES / 2].fill(0);
         assert!(!is_dense(&half));
+    }
+
+    #[test]
+    fn a_page_is_about_as_long_as_it_becomes() {
+        let mut half = random_page(1);
+        half[..PAGE_BYTES / 2].fill(0);
+        assert_eq!(packed_bytes(&random_page(2)), PAGE_BYTES);
+        assert!((2048..2400).contains(&packed_bytes(&half)), "{}", packed_bytes(&half));
+        assert!(packed_bytes(&[7; PAGE_BYTES]) < 64);
+        assert!(packed_bytes(&random_page(3)[..100]) <= 100);
     }
 }

@@ -254,6 +254,7 @@ mod tests {
         CopyProgress {
             total_bytes: 1,
             remaining_bytes: 1,
+            remaining_wire_bytes: None,
             transferred_bytes: 0,
             round: 1,
             dirty_bytes_per_s: 0,

@@ -13,7 +13,7 @@ use skein_api::{
     Convergence, CopyProgress, HostSample, Migration, MigrationId, MigrationSample, Role, SAMPLE_PERIOD_MS,
     SampledHost, TimeLeft,
 };
-use skein_forecast::{Convergence as CopyEnds, CopyRates, CopyStanding, TimeLeftWatch};
+use skein_forecast::{Convergence as CopyEnds, CopyRates, CopyStanding, TimeLeftWatch, WireStanding};
 use tracing::warn;
 
 use super::forecast_error::ForecastErrors;
@@ -228,7 +228,9 @@ fn standing(migration: &Migration) -> Option<CopyStanding> {
     if migration.role != Role::Source || migration.hold.as_ref().is_some_and(|hold| hold.since.is_some()) {
         return None;
     }
-    let CopyProgress { total_bytes, remaining_bytes, round, converges, .. } = migration.copy.as_ref()?;
+    let CopyProgress { total_bytes, remaining_bytes, remaining_wire_bytes, round, converges, .. } =
+        migration.copy.as_ref()?;
+    let counts = migration.copy.as_ref()?.pages.as_ref().map(|pages| &pages.counts);
     let converges = converges.map(|converges| match converges {
         Convergence::FirstRound { seconds } => CopyEnds::FirstRound { seconds },
         Convergence::In { seconds } => CopyEnds::In { seconds },
@@ -241,6 +243,9 @@ fn standing(migration: &Migration) -> Option<CopyStanding> {
     is_known.then_some(CopyStanding {
         total_bytes: *total_bytes,
         remaining_bytes: *remaining_bytes,
+        wire: remaining_wire_bytes
+            .zip(counts)
+            .map(|(remaining_bytes, counts)| WireStanding { remaining_bytes, sent_bytes: counts.wire_bytes() }),
         round: *round,
         converges,
     })
@@ -280,6 +285,7 @@ mod tests {
             let copy = CopyProgress {
                 total_bytes: 1000,
                 remaining_bytes: 1000 - *self.copied.lock(),
+                remaining_wire_bytes: None,
                 transferred_bytes: 0,
                 round: 1,
                 dirty_bytes_per_s: 0,

@@ -20,6 +20,9 @@ pub struct LoggedEvent {
 /// Holds how a [`LogEntry::Note`] begins that says that the kernel killed some guest meanwhile.
 pub const KERNEL_KILLED: &str = "the kernel killed guest ";
 
+/// Holds how the [`LogEntry::Note`] begins that says what each path carried, at the end of a copy.
+pub const PATHS_CARRIED: &str = "paths carried: ";
+
 /// An entry of a migration's log, by kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -424,6 +424,7 @@ fn copies() -> Vec<CopyProgress> {
     let copy = |converges, pages| CopyProgress {
         total_bytes: 4 << 30,
         remaining_bytes: 1 << 30,
+        remaining_wire_bytes: Some(1 << 28),
         transferred_bytes: 3 << 30,
         round: 2,
         dirty_bytes_per_s: 21_000_000,

@@ -55,8 +55,8 @@ pub use controller_bounds::{REPORT_PERIOD_RANGE_MS, WATCHED_MAX};
 pub use controller_link::{
     ArmedWatchdog, HeardEcho, Hello, HostReport, Term, ToAgent, ToController, WatchdogState, Welcome,
 };
-pub use copy::{Convergence, CopyProgress, CopyRates, EXCLUDED_PATH, PageCounts, PageFigures, PathView};
-pub use event::{KERNEL_KILLED, LogEntry, LoggedEvent, MigrationEvent};
+pub use copy::{Convergence, CopyProgress, CopyRates, EXCLUDED_PATH, PageCounts, PageFigures, PathView, rdma_words};
+pub use event::{KERNEL_KILLED, LogEntry, LoggedEvent, MigrationEvent, PATHS_CARRIED};
 pub use hold::{HoldOptions, HoldRequest, HoldView, SwitchWindow, WindowRequest};
 pub use host::HostView;
 pub use host_facts::{

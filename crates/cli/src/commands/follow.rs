@@ -732,6 +732,7 @@ mod tests {
         CopyProgress {
             total_bytes,
             remaining_bytes,
+            remaining_wire_bytes: None,
             transferred_bytes,
             round,
             dirty_bytes_per_s,

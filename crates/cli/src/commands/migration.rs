@@ -5,10 +5,10 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use skein_api::cluster::{LimitRequest, SwitchRequest, ThrottleRequest, VmMigration};
 use skein_api::{
-    HoldOptions, LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PageFigures, Reply, Report, Request,
+    CopyProgress, HoldOptions, LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PATHS_CARRIED, PageFigures,
+    Reply, Report, Request, rdma_words,
 };
 use skein_client::{CallError, ControllerClient, ControllerError};
-use skein_network::{RdmaCounters, SentAndReceived};
 use skein_units::measured::bps;
 use skein_units::{Rate, RateError, about_bytes, duration};
 
@@ -509,7 +509,7 @@ fn shown(migration: &Migration, events: bool) -> String {
     ];
     if let Some(copy) = &migration.copy {
         rows.extend([
-            ("memory", format!("{}, {} left", about_bytes(copy.total_bytes), about_bytes(copy.remaining_bytes))),
+            ("memory", memory(copy)),
             (
                 "copied",
                 format!(
@@ -539,8 +539,13 @@ fn shown(migration: &Migration, events: bool) -> String {
         let connections = Some(&path.connections).filter(|words| !words.is_empty());
         std::iter::once(("path", path_words))
             .chain(connections.map(|words| ("connections", clean_line(words))))
-            .chain(path.rdma.as_ref().map(|counters| ("RDMA", rdma_words(counters))))
+            .chain(path.rdma.as_ref().map(|counters| ("RDMA", clean_line(&rdma_words(counters)))))
     }));
+    let carried = migration.events.iter().rev().find_map(|event| match &event.event {
+        LogEntry::Note { text } => text.strip_prefix(PATHS_CARRIED),
+        _ => None,
+    });
+    rows.extend(carried.map(|paths| ("carried", clean_line(paths))));
     let mut text = format!("migration {}\n", migration.id) + &fields(&rows);
     if migration.in_doubt {
         text += &end_text(&Migration { outcome: None, ..migration.clone() });
@@ -555,16 +560,11 @@ fn shown(migration: &Migration, events: bool) -> String {
     text
 }
 
-/// Returns what an RDMA device has carried: `mlx5_0: 1.2 GB sent, 3 MB received; priority 3: 1.2 GB sent`.
-fn rdma_words(counters: &RdmaCounters) -> String {
-    let packets = |of: SentAndReceived| format!("{} packets sent, {} received", of.sent, of.received);
-    let bytes = |of: SentAndReceived| format!("{} sent, {} received", about_bytes(of.sent), about_bytes(of.received));
-    let all = counters.bytes.map(bytes).or_else(|| counters.packets.map(packets));
-    let used = counters.priorities.iter().enumerate().filter(|(_, of)| of.sent + of.received > 0);
-    let priorities = used.map(|(priority, of)| format!("priority {priority}: {}", bytes(*of)));
-    let words: Vec<String> =
-        std::iter::once(all.unwrap_or_else(|| "counts nothing".into())).chain(priorities).collect();
-    format!("{}: {}", clean_line(&counters.device), words.join("; "))
+/// Returns how much memory is left: `4 GiB, 1 GiB left, about 256 MiB of that on the wire`.
+fn memory(copy: &CopyProgress) -> String {
+    let on_wire = copy.remaining_wire_bytes.map(|bytes| format!(", about {} of that on the wire", about_bytes(bytes)));
+    let (total, left) = (about_bytes(copy.total_bytes), about_bytes(copy.remaining_bytes));
+    format!("{total}, {left} left{}", on_wire.unwrap_or_default())
 }
 
 /// Returns rows that say what became of the bytes.

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use skein_api::{
     Convergence, CopyProgress, Drive, FailureReason, LogEntry, LoggedEvent, Migration, MigrationEvent, MigrationId,
-    MigrationPhase, Outcome, PageCounts, PageFigures, PathView as MigrationPath, Reply, Report, Request, RequestLine,
-    Role, SourcePhase, TargetPhase, VmState, VmView, read_line, write_line,
+    MigrationPhase, Outcome, PATHS_CARRIED, PageCounts, PageFigures, PathView as MigrationPath, Reply, Report, Request,
+    RequestLine, Role, SourcePhase, TargetPhase, VmState, VmView, read_line, write_line,
 };
 
 /// After this a wait is given up.
@@ -239,6 +239,7 @@ fn counted(round: u64, remaining_mib: u64, compared: bool) -> CopyProgress {
     CopyProgress {
         total_bytes: 4 << 30,
         remaining_bytes: remaining_mib << 20,
+        remaining_wire_bytes: (round == 1).then_some(remaining_mib << 18),
         transferred_bytes: (4 << 30) - (remaining_mib << 20),
         round,
         dirty_bytes_per_s: 21_000_000,
@@ -359,6 +360,7 @@ pub fn events() -> Vec<LoggedEvent> {
         handover(MigrationEvent::Phase { stage: MigrationPhase::Source(SourcePhase::Prepare) }),
         handover(MigrationEvent::Reported { report: Report::Ready, detail: String::new() }),
         LogEntry::Note { text: "4 multifd channels over 2 paths".into() },
+        LogEntry::Note { text: format!("{PATHS_CARRIED}eth0 > 10.0.0.2 1.6 GiB, over RDMA (mlx5_0: 1.6 GiB sent)") },
         LogEntry::Copied { copy: Box::new(copy(1, 2900)) },
         handover(MigrationEvent::Recovered),
         handover(MigrationEvent::WriteFailed),

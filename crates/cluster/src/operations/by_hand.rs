@@ -28,6 +28,16 @@ impl Controller {
         is_under_way.then_some(migration)
     }
 
+    /// Returns the VM's last migration, if that is over and another attempt follows, as the VM's host tells.
+    pub(super) fn between_attempts(&self, vm: &str) -> Option<&Migration> {
+        let host = self.tables.vms.get(vm)?.value.host.as_deref()?;
+        let waits = |migration: &&Migration| {
+            let next = migration.attempt.and_then(|attempt| attempt.next_in_ms);
+            migration.vm == vm && migration.role == Role::Source && migration.outcome.is_some() && next.is_some()
+        };
+        self.observed.get(host)?.migrations.values().filter(waits).max_by(|one, other| one.begun.cmp(&other.begun))
+    }
+
     /// Returns the migration that a VM is in and that no operation began.
     pub(crate) fn by_hand(&self, vm: &str) -> Option<&Migration> {
         let migration = self.migration_of(vm)?;

@@ -21,7 +21,9 @@ impl Controller {
         if !self.tables.vms.contains_key(vm) {
             return Some(no_vm(vm));
         }
-        let Some(Migration { id, source, .. }) = self.migration_of(vm) else {
+        // What waits for its next attempt is called off as what runs is: no attempt follows.
+        let waits = || self.between_attempts(vm).filter(|_| matches!(ask, MigrationAsk::Cancel));
+        let Some(Migration { id, source, .. }) = self.migration_of(vm).or_else(waits) else {
             return Some(Answer::conflict(format!("'{vm}' is in no migration"), format!("see skein vm show {vm}")));
         };
         let (id, source) = (id.to_string(), source.clone());

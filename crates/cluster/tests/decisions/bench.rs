@@ -267,7 +267,7 @@ impl Bench {
     }
 
     /// Reports VMs of a host by their names, those that are gone among them.
-    fn report(&mut self, host: &str, vms: &[&str], migrations: Vec<Migration>) {
+    pub fn report(&mut self, host: &str, vms: &[&str], migrations: Vec<Migration>) {
         let Some(session) = self.session(host) else { return };
         let here = &self.vms[host];
         let (there, gone): (Vec<&&str>, Vec<&&str>) = vms.iter().partition(|vm| here.contains_key(**vm));

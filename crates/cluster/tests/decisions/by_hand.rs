@@ -3,7 +3,7 @@
 use skein_api::cluster::{
     DrainRequest, HostMode, MigrateRequest, MoveState, OperationKind, OperationState, ResumeRequest,
 };
-use skein_api::{FailureReason, HoldOptions, Outcome, Refusal, Reply, Request};
+use skein_api::{Attempt, FailureReason, HoldOptions, Migration, Outcome, Refusal, Reply, Request};
 use skein_cluster::{Answer, Ask, MigrationAsk};
 
 use crate::bench::{Bench, Hand, drain, preview};
@@ -241,10 +241,28 @@ fn a_migration_is_switched_limited_and_called_off_through_the_controller() {
     bench.run_vm("gamma", "db");
     let none = bench.refused(Ask::OfMigration { vm: "db".into(), ask: MigrationAsk::Cancel });
     assert!(none.message.contains("'db' is in no migration"), "{none:?}");
+    bench.end_by_hand(&HELD, Outcome::CalledOff);
     bench.begin_by_hand(&HELD);
     for ask in [MigrationAsk::Limit { rate_bits_per_s: Some(1) }, MigrationAsk::Throttle { percent: 100 }] {
         assert!(matches!(bench.ask(Ask::OfMigration { vm: "web".into(), ask }), Answer::Refused(_)));
     }
+}
+
+#[test]
+fn what_waits_for_its_next_attempt_is_called_off() {
+    let mut bench = bench(&HELD);
+    bench.end_by_hand(&HELD, Outcome::CalledOff);
+    let ask = |ask| Ask::OfMigration { vm: "web".into(), ask };
+    assert!(bench.refused(ask(MigrationAsk::Cancel)).message.contains("'web' is in no migration"));
+    let attempt = Some(Attempt { number: 1, of: 3, not_begun: None, next_in_ms: Some(4000) });
+    let over = Migration { outcome: Some(Outcome::CalledOff), hold: None, attempt, ..HELD.migration() };
+    bench.report("alpha", &["web"], vec![over.clone()]);
+    let asked = bench.put(ask(MigrationAsk::Cancel));
+    assert!(matches!(&bench.sent[0].request, Request::MigrationCancel { id } if *id == over.id.to_string()));
+    bench.reply(Reply::Migration(Box::new(Migration { attempt: None, ..over })));
+    assert!(matches!(bench.answer(asked), Some(Answer::Migration(_))));
+    assert!(bench.refused(ask(MigrationAsk::Cancel)).message.contains("'web' is in no migration"));
+    assert!(matches!(bench.ask(ask(MigrationAsk::Throttle { percent: 60 })), Answer::Refused(_)));
 }
 
 #[test]

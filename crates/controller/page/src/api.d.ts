@@ -1235,6 +1235,12 @@ export interface components {
             remaining_bytes: number;
             /**
              * Format: int64
+             * @description About how many bytes these take on the wire, in the first round, by samples of the guest's RAM: zeros take none,
+             *     and what compresses takes less. `None`: not known.
+             */
+            remaining_wire_bytes?: number | null;
+            /**
+             * Format: int64
              * @description The number of the pass over the RAM, from 1.
              */
             round: number;

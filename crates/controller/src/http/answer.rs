@@ -1,7 +1,7 @@
 //! The core's answers as HTTP has them.
 
 use axum::Json;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use skein_cluster::Answer;
 
@@ -20,6 +20,14 @@ pub(crate) fn response(answer: Answer) -> Result<Response, Problem> {
         }
         answer => Err(unexpected(&answer)),
     }
+}
+
+/// Has nobody on the way keep what is answered, unless the answer says otherwise, and no browser guess what that is.
+pub(crate) async fn private(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.entry(header::X_CONTENT_TYPE_OPTIONS).or_insert(HeaderValue::from_static("nosniff"));
+    response
 }
 
 /// Returns the refusal where the core answered something else than was asked.

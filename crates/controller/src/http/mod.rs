@@ -114,6 +114,7 @@ pub fn router(driver: Arc<Driver>, signer: Arc<Signer>, identity: ControllerIden
         .method_not_allowed_fallback(guard::no_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(app.clone(), guard::guard))
+        .layer(middleware::map_response(answer::private))
         .with_state(app)
 }
 

@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use http_body_util::BodyExt;
-use hyper::header::{CONTENT_ENCODING, CONTENT_SECURITY_POLICY, ETAG, SET_COOKIE};
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, ETAG, SET_COOKIE, X_CONTENT_TYPE_OPTIONS,
+};
 use skein_api::cluster::{History, Host, MigrationEnds, MigrationView, Page, Session, TokenSecret, VmDefinition};
 use skein_api::{Outcome, Role as End};
 
@@ -54,6 +56,9 @@ async fn a_session_does_what_its_token_may_and_no_other_page_can_use_it() {
     let nobody = cluster.client(&controller, "");
     let wrong = send(&nobody, Method::POST, "/api/v1/session", "{\"token\":\"guessed\"}").await;
     assert_eq!(wrong.status, 401);
+    // Nobody on the way keeps what is said to somebody, and no browser takes that for something else.
+    let kept = (&wrong.headers[CACHE_CONTROL], &wrong.headers[X_CONTENT_TYPE_OPTIONS]);
+    assert_eq!(kept, (&"no-store".parse().unwrap(), &"nosniff".parse().unwrap()));
     let odd = send(&nobody, Method::POST, "/api/v1/session", "{\"token\":\"a\\r\\nSet-Cookie: x=y\"}").await;
     assert_eq!((odd.status, odd.headers.contains_key(SET_COOKIE)), (401, false));
     let viewer = cookie(&cluster, &controller, "viewer").await;

@@ -19,6 +19,7 @@ mod packer_pool;
 mod page_counters;
 mod pages;
 mod rail_writes;
+mod ram_survey;
 mod rate_limiter;
 mod socket_reader;
 mod target_messages;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use skein_guest_ram::{Ram, is_guest_ram};
+use skein_pages::packing::packed_bytes;
 use skein_pages::page_record::{BlockInfo, PageMessage};
 use skein_pages::{Key, PAGE_BYTES, PageCounts, SentPages};
 use skein_session::{StreamId, Width};
@@ -18,6 +19,7 @@ use super::pacer::Pacer;
 use super::packer_pool::PackerPool;
 use super::page_counters::PageCounters;
 use super::rail_writes::RailWrites;
+use super::ram_survey::{RamSurvey, Sent};
 use super::rate_limiter::RateShare;
 use crate::error_chain::error_chain;
 use crate::find_ram::{FindRam, RamNotFound};
@@ -140,6 +142,7 @@ pub(super) struct DirectBlocks {
     ram: BTreeMap<u16, Arc<dyn Ram>>,
     /// The blocks of which QEMU may miss something.
     misses: BTreeMap<u16, Arc<dyn Ram>>,
+    survey: Mutex<RamSurvey>,
 }
 
 /// RAM of which QEMU may miss something, and that is not compared with what was sent.
@@ -257,6 +260,34 @@ impl SourcePages {
             Some(PageRoute::Direct(direct)) => direct.sent.held_pages() * PAGE_BYTES as u64,
             _ => 0,
         }
+    }
+
+    /// Returns about how many bytes the last `remaining_bytes` of the guest's RAM take on the wire in the first round,
+    /// by samples; `None`: not known, or not yet. Looks at some of the RAM, which takes a few milliseconds, when this
+    /// is asked for the first times.
+    pub fn remaining_wire_bytes(&self, remaining_bytes: u64) -> Option<u64> {
+        let Some(PageRoute::Direct(direct)) = self.state.lock().mode.clone() else { return None };
+        let mut survey = direct.survey.lock();
+        let mut page = [0; PAGE_BYTES];
+        let counts = self.counts.snapshot();
+        let sent = Sent {
+            nonzero_bytes: counts.guest_bytes().saturating_sub(counts.zero_pages * PAGE_BYTES as u64),
+            wire_bytes: counts.wire_bytes(),
+        };
+        let packed = |block, offset, bytes: u64| {
+            let page = &mut page[..bytes as usize];
+            let read = direct.ram(block).map(|ram| match ram.is_zero(offset, bytes) {
+                Ok(true) => Ok(true),
+                _ => ram.read(offset, page).map(|()| false),
+            });
+            match read {
+                Some(Ok(true)) => 0,
+                Some(Ok(false)) if self.settings.packers.is_some() => packed_bytes(page),
+                // What cannot be read is small, or fails elsewhere.
+                _ => page.len(),
+            }
+        };
+        survey.go_on(packed).then(|| survey.wire_bytes(remaining_bytes, sent))
     }
 
     /// Returns whether pages are built on what the target kept of the guest's last stay.
@@ -500,7 +531,8 @@ impl SourcePages {
             Some(kept) => sent.with_kept(kept.marks.clone()),
             None => sent,
         };
-        Ok(Chosen { direct: DirectBlocks { sent, numbers, ram, misses }, not_compared })
+        let survey = Mutex::new(RamSurvey::new(blocks.iter().map(|block| block.bytes)));
+        Ok(Chosen { direct: DirectBlocks { sent, numbers, ram, misses, survey }, not_compared })
     }
 
     /// Returns the target's next answer.

@@ -193,6 +193,9 @@ impl SourceEnvironment for AgentEnvironment {
                 connections: path.connections.clone(),
                 is_usable: path.status.usable,
                 carried_bits_per_s: meter.rate(path),
+                sent_bytes: path.status.sent_bytes,
+                is_over_rdma: path.rdma_connections > 0,
+                rdma: meter.rdma(path),
                 received_bytes: path.status.received_bytes,
                 inflight_bytes: path.status.inflight_bytes,
             };

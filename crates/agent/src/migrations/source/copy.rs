@@ -15,6 +15,7 @@ use super::hold::{HELD_SWITCHOVER_BYTES, HoldDecision, HoldDriver, HoldSample, R
 use super::links::LinkWatch;
 use super::outage::{OutageSample, OutageWatch};
 use super::path_notes::PathNotes;
+use super::path_totals::PathTotals;
 use super::progress::{Logged, ProgressWatch, page_figures, progress, throttle_percent};
 use super::switchover::{PagesSample, SwitchoverSample, SwitchoverSteering};
 use crate::migrations::guest_watch::GuestWatch;
@@ -39,6 +40,7 @@ pub(super) struct GuestCopy {
     outage: OutageWatch,
     progress: ProgressWatch,
     path_notes: PathNotes,
+    path_totals: PathTotals,
 }
 
 /// The reason why a guest that is held was not let go.
@@ -87,6 +89,7 @@ impl GuestCopy {
             outage: OutageWatch::new(now),
             progress: ProgressWatch::new(now),
             path_notes: PathNotes::default(),
+            path_totals: PathTotals::default(),
         }
     }
 
@@ -138,8 +141,15 @@ impl GuestCopy {
         self.carry_out(environment, actions);
     }
 
+    /// Notes what the paths carried.
+    pub(super) fn note_paths(&mut self, environment: &dyn SourceEnvironment) {
+        self.path_totals.look(&environment.paths());
+        std::mem::take(&mut self.path_totals).told().into_iter().for_each(|text| environment.note(text));
+    }
+
     /// Ends the copy. The guest is not throttled any more.
     pub(super) fn end(mut self, now: Duration, environment: &dyn SourceEnvironment) {
+        self.note_paths(environment);
         self.convergence.note_throttle(now, 0).into_iter().for_each(|text| environment.note(text));
     }
 
@@ -163,6 +173,7 @@ impl GuestCopy {
     pub(super) fn look(&mut self, look: &CopyLook<'_>, state: &MigrationState) {
         let Some(copy) = &state.copy else { return };
         let bits_per_s = self.progress.rate(look.now, copy);
+        self.path_totals.look(&look.environment.paths());
         let throttle = throttle_percent(state);
         let note = self.convergence.note_throttle(look.now, throttle);
         note.into_iter().for_each(|text| look.environment.note(text));
@@ -193,11 +204,15 @@ impl GuestCopy {
         };
         let pages = look.environment.pages();
         let figures = pages.as_ref().map(|pages| page_figures(&**pages, Some(&self.offer), copy.total_bytes));
-        if let Some((figures, pages)) = figures.as_ref().zip(pages) {
+        if let Some((figures, pages)) = figures.as_ref().zip(pages.as_ref()) {
             let notes = self.progress.note_placement(figures, pages.builds_on_kept(), look.peer);
             notes.into_iter().chain(self.progress.note_lack(figures)).for_each(|text| look.environment.note(text));
         }
-        let shown = progress(copy, bits_per_s, converges, throttle, figures);
+        let is_first_round = copy.round.saturating_sub(self.before.0) <= 1;
+        let remaining_wire_bytes = pages
+            .filter(|_| is_first_round && state.status == MigrationStatus::Active)
+            .and_then(|pages| pages.remaining_wire_bytes(copy.remaining_bytes));
+        let shown = progress(copy, bits_per_s, converges, throttle, remaining_wire_bytes, figures);
         match self.progress.is_logged(look.now, state) {
             Logged::Yes => look.environment.log_progress(shown),
             Logged::No => look.environment.show_progress(shown),

@@ -138,6 +138,8 @@ pub(super) trait CopiedPages: Send + Sync {
     fn direct_placement_failure(&self) -> Option<String>;
     /// Returns the bytes a second that the migration may hand over; `None`: nothing limits it but the links.
     fn rate_limit(&self) -> Option<f64>;
+    /// Returns about how many bytes the last bytes of the RAM take on the wire, in the first round; `None`: not known.
+    fn remaining_wire_bytes(&self, remaining_bytes: u64) -> Option<u64>;
     fn set_held_bytes_max(&self, bytes: u64);
     fn held_bytes(&self) -> u64;
     fn held_back_bytes(&self) -> u64;
@@ -172,6 +174,10 @@ impl CopiedPages for SourcePages {
 
     fn rate_limit(&self) -> Option<f64> {
         SourcePages::rate_limit(self)
+    }
+
+    fn remaining_wire_bytes(&self, remaining_bytes: u64) -> Option<u64> {
+        SourcePages::remaining_wire_bytes(self, remaining_bytes)
     }
 
     fn set_held_bytes_max(&self, bytes: u64) {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use skein_network::RdmaCounters;
+
 /// Links are full if they carry at least this share of what they can.
 const FULL_LINK_SHARE: f64 = 0.6;
 /// The weight of a new sample in the average of what the links carry.
@@ -20,6 +22,12 @@ pub(super) struct PathSample {
     pub(super) is_usable: bool,
     /// The bits a second that the path carried recently; `None`: not known yet.
     pub(super) carried_bits_per_s: Option<u64>,
+    /// The bytes sent over the path so far.
+    pub(super) sent_bytes: u64,
+    /// Whether data goes over RDMA.
+    pub(super) is_over_rdma: bool,
+    /// What the RDMA device has carried, where the path goes over RDMA and the device counts that.
+    pub(super) rdma: Option<RdmaCounters>,
     /// The bytes received over the path so far.
     pub(super) received_bytes: u64,
     /// The bytes on the way.

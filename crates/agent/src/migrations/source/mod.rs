@@ -28,6 +28,7 @@ mod hypervisor_watch;
 mod links;
 mod outage;
 mod path_notes;
+mod path_totals;
 mod progress;
 mod standing;
 mod switchover;

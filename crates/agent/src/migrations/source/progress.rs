@@ -107,11 +107,13 @@ pub(super) fn progress(
     bits_per_s: u64,
     converges: Option<Convergence>,
     throttle_percent: u8,
+    remaining_wire_bytes: Option<u64>,
     pages: Option<PageFigures>,
 ) -> CopyProgress {
     CopyProgress {
         total_bytes: copy.total_bytes,
         remaining_bytes: copy.remaining_bytes,
+        remaining_wire_bytes,
         transferred_bytes: copy.transferred_bytes,
         round: copy.round,
         dirty_bytes_per_s: copy.dirty_bytes_per_s,

@@ -564,6 +564,9 @@ impl SourceWorker {
                 Err(why) => self.report_changed(why),
             }
         }
+        if let Some(copy) = self.copy.as_mut().filter(|_| is_new) {
+            copy.note_paths(&*self.environment);
+        }
         self.report_guest(SourceGuest::Completed);
     }
 

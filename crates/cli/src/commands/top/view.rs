@@ -251,6 +251,7 @@ mod tests {
         let copy = CopyProgress {
             total_bytes: 4 << 30,
             remaining_bytes: 1 << 30,
+            remaining_wire_bytes: None,
             transferred_bytes: 3 << 30,
             round: 1,
             dirty_bytes_per_s: 21_000_000,

@@ -29,6 +29,7 @@ fn path() -> PathSample {
         carried_bits_per_s: Some(800_000_000),
         received_bytes: 1,
         inflight_bytes: 1,
+        ..PathSample::default()
     }
 }
 

@@ -84,7 +84,9 @@ impl CopiedPages for FakePages {
     fn rate_limit(&self) -> Option<f64> {
         self.0.lock().rate_limit
     }
-
+    fn remaining_wire_bytes(&self, _remaining_bytes: u64) -> Option<u64> {
+        None
+    }
     fn set_held_bytes_max(&self, bytes: u64) {
         self.0.lock().held_bytes_max = Some(bytes);
     }
