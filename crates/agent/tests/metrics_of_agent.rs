@@ -32,6 +32,10 @@ fn vms(dir: &Path) -> VmSettings {
 }
 
 fn start(dir: &Path, vms: Option<VmSettings>) -> Agent {
+    start_at(dir, vms, "127.0.0.1:0")
+}
+
+fn start_at(dir: &Path, vms: Option<VmSettings>, metrics: &str) -> Agent {
     let identity = ClusterCa::create("test").unwrap().issue("a", Validity::days(1)).unwrap();
     let acceptor = AcceptorSettings {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -41,7 +45,7 @@ fn start(dir: &Path, vms: Option<VmSettings>) -> Agent {
     };
     let settings = AgentSettings {
         hosts_file: dir.join("hosts.toml"),
-        metrics: Some("127.0.0.1:0".parse().unwrap()),
+        metrics: Some(metrics.parse().unwrap()),
         vms,
         ..AgentSettings::tunnels(acceptor, Allow::new(&["/nowhere/*"]).unwrap())
     };
@@ -73,6 +77,15 @@ fn an_agent_without_vms_tells_of_its_network_only() {
     let values = scrape(&agent);
     assert!(values.contains_key("skein_agent_cpu_seconds_total"));
     assert!(!values.keys().any(|series| series.starts_with("skein_vms")));
+}
+
+#[test]
+fn an_address_that_is_not_to_be_had_costs_the_metrics_only() {
+    let dir = tempfile::tempdir().unwrap();
+    // Of documentation (RFC 5737): no host has this address.
+    let agent = start_at(dir.path(), None, "192.0.2.1:9100");
+    assert!(agent.metrics_address().is_none());
+    agent.stop();
 }
 
 #[test]

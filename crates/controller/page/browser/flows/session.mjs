@@ -19,9 +19,17 @@ export const flows = {
     },
   },
   "sign-out": {
-    about: "after signing out nothing is shown, also not after a reload",
+    about: "nothing is shown afterwards, also not after a reload; without a controller nobody is said to be out",
     async run(lab) {
       const page = await lab.open("#/hosts");
+      try {
+        lab.wire.cut();
+        await page.getByRole("button", { name: "Sign out" }).click();
+        await page.getByText("You are still signed in").waitFor();
+        assert.equal(await page.getByLabel("Token").count(), 0);
+      } finally {
+        lab.wire.mend();
+      }
       await page.getByRole("button", { name: "Sign out" }).click();
       await page.getByLabel("Token").waitFor();
       await page.reload();
