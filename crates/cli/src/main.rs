@@ -51,7 +51,7 @@ enum Command {
     /// Started by an agent or a tunnel that has pages to compress
     #[command(name = commands::agent::PACK_PAGES, hide = true)]
     PackPages,
-    /// Started by an agent or a tunnel, for each connection over RDMA
+    /// Started by an agent or a tunnel, for each NIC that does RDMA
     #[command(name = commands::session_options::SERVE_RAIL, hide = true)]
     ServeRail,
 }
@@ -81,8 +81,8 @@ fn main() -> ExitCode {
         Command::Net(args) => commands::net::run(args),
         Command::Placement(args) => commands::placement::run(args),
         Command::Doctor(args) => commands::doctor::run(args),
-        Command::Agent(args) => commands::agent::run(*args).map(success),
-        Command::Tunnel(args) => commands::tunnel::run(args).map(success),
+        Command::Agent(args) => end_service(commands::agent::run(*args)),
+        Command::Tunnel(args) => end_service(commands::tunnel::run(args)),
         Command::Ca(args) => commands::ca::run(args).map(success),
         Command::Completions(args) => commands::completions::run(args, &Cli::command()).map(success),
         Command::Man(args) => commands::man::run(args, Cli::command()),
@@ -98,6 +98,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Ends the process of a service at once. Threads may still be connecting somewhere: the exit that a C program has takes
+/// down what libraries have while they use that, and aws-lc then aborts without a word.
+fn end_service(done: anyhow::Result<()>) -> ! {
+    let failed = done.inspect_err(|error| skein_terminal::print_error("skein", error)).is_err();
+    let _ = std::io::Write::flush(&mut std::io::stdout());
+    signal_hook::low_level::exit(failed.into())
 }
 
 /// Returns a sentence that names the `skein-lab` command, if what is asked for has moved from this program to

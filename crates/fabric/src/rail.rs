@@ -52,6 +52,14 @@ impl<T> Object<T> {
         self.0.as_ptr()
     }
 
+    /// Closes the object. Returns what the library said.
+    fn close(self) -> c_int {
+        // SAFETY: as for `drop`, which does not come to it.
+        let code = unsafe { ((*(*self.fid()).ops).close)(self.fid()) };
+        std::mem::forget(self);
+        code
+    }
+
     /// Every object begins with a `fid`.
     fn fid(&self) -> *mut fid {
         self.0.as_ptr().cast()
@@ -232,6 +240,18 @@ impl RailEndpoint {
             idle_waits: Cell::new(0),
             next_key: Cell::new(0),
         })
+    }
+
+    /// Closes the endpoint: nothing of the peer's comes by it any more.
+    ///
+    /// # Errors
+    /// The library does not say so.
+    pub fn close(self) -> Result<(), FabricError> {
+        let library = self.library();
+        match self.endpoint.close() {
+            0 => Ok(()),
+            code => Err(library.error("fi_close", code as isize)),
+        }
     }
 
     fn library(&self) -> &'static Library {

@@ -62,6 +62,8 @@ pub struct BlockInfo {
 /// A rail by which the source would write the guest's RAM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfferedRail {
+    /// The number by which both ends know the rail, below [`RAILS_MAX`]. Offers may come in another order.
+    pub number: u8,
     /// The session's path whose NICs the rail has.
     pub path: u32,
     /// The rail's provider and its protocol, which both ends must share.
@@ -149,7 +151,7 @@ pub enum PageMessage {
     /// The source says by which rails it would write the guest's RAM: again, whenever it has others. From then on it
     /// asks with [`PageMessage::AskRails`].
     Rails {
-        /// The rails. Each is known by its place in the list of all that were offered.
+        /// The rails.
         rails: Vec<OfferedRail>,
         /// How many pages a slice has at most: a block begins with one, and each but the last is whole.
         slice_pages: u32,

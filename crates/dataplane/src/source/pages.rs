@@ -196,7 +196,7 @@ impl DirectBlocks {
 
 impl Drop for SourcePages {
     fn drop(&mut self) {
-        self.rails.end();
+        self.rails.give_up();
     }
 }
 
@@ -438,8 +438,14 @@ impl SourcePages {
                     PageRoute::Rebuild
                 } else {
                     state.builds_on_kept = chosen.sent.builds_on_kept();
-                    if chosen.sent.has_deltas() && self.settings.may_use_rdma {
-                        self.rails.open(paths.clone(), chosen.ram.clone(), self.counts.clone());
+                    match chosen.sent.has_deltas() {
+                        true if self.settings.may_use_rdma => {
+                            self.rails.open(paths.clone(), chosen.ram.clone(), self.counts.clone());
+                        }
+                        false if self.settings.may_use_rdma && paths.may_write() => {
+                            info!("no NIC writes the guest's RAM: not all of it is at hand here, or no delta memory");
+                        }
+                        _ => {}
                     }
                     PageRoute::Direct(Arc::new(chosen))
                 });
@@ -593,7 +599,6 @@ impl SourcePages {
                 channels
             })
         });
-        // All that was written is known to be there.
         self.rails.end();
         passed
     }
@@ -605,7 +610,7 @@ impl SourcePages {
             state.failed = Some(Arc::new(why));
         }
         drop(state);
-        self.rails.end();
+        self.rails.give_up();
         self.changed.notify_all();
     }
 

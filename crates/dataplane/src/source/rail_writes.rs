@@ -29,7 +29,7 @@ use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind, ToSen
 use tracing::{info, warn};
 
 use super::page_counters::{PageCounters, add};
-use crate::rail_paths::RailPaths;
+use crate::rail_paths::{RailPaths, WRITES_UNCONFIRMED};
 use crate::running_session::spawn;
 
 /// How many pages in a row are written by a rail at least. What is shorter is gathered, with other pages, into a chunk
@@ -73,8 +73,10 @@ struct State {
     asked: Option<Instant>,
     /// The pages that are being written.
     under_way: HashSet<(u16, u32)>,
-    /// Whether nothing more is written: the target compares.
+    /// Whether nothing more is planned: the target is about to compare, or the migration has failed.
     is_over: bool,
+    /// Whether the migration has failed, so that nobody waits for what is under way.
+    has_failed: bool,
 }
 
 struct RailState {
@@ -184,9 +186,10 @@ impl RailWrites {
 
     fn offer(&self, offered: OfferedRail, opened: RailState, slices: &DataSlices) {
         let of_blocks = slices.of_blocks.clone();
-        let offer = PageMessage::Rails { slice_pages: slices.pages, slices: of_blocks, rails: vec![offered] };
         let mut state = self.state.lock();
         if !state.is_over {
+            let offered = OfferedRail { number: state.rails.len() as u8, ..offered };
+            let offer = PageMessage::Rails { slice_pages: slices.pages, slices: of_blocks, rails: vec![offered] };
             state.offers.push_back(offer);
             state.rails.push(opened);
             state.slice_pages = slices.pages;
@@ -303,15 +306,25 @@ impl RailWrites {
         let is_under_way = |state: &State| {
             !state.under_way.is_empty() && pages.clone().any(|page| state.under_way.contains(&(block, page)))
         };
-        while !state.is_over && is_under_way(&state) {
+        while !state.has_failed && is_under_way(&state) {
             self.changed.wait(&mut state);
         }
     }
 
-    /// Writes nothing more: the target is about to compare, or the migration has failed. Rails end.
+    /// Plans no more writes: the target is about to compare. Rails end with what they have under way.
     pub(super) fn end(&self) {
+        self.end_as(false);
+    }
+
+    /// Plans no more writes, and nobody waits for those under way: the migration has failed.
+    pub(super) fn give_up(&self) {
+        self.end_as(true);
+    }
+
+    fn end_as(&self, has_failed: bool) {
         let mut state = self.state.lock();
         state.is_over = true;
+        state.has_failed |= has_failed;
         state.rails.iter().for_each(|rail| rail.endpoint.wake());
         drop(state);
         self.changed.notify_all();
@@ -433,6 +446,9 @@ impl PlannedWrite {
 /// Opens the rail of a path.
 fn open(paths: &dyn RailPaths, path: u32, counts: &Arc<PageCounters>) -> Option<(OfferedRail, RailState)> {
     let opened = paths.open(path).and_then(|endpoint| {
+        if !endpoint.abilities().has_immediates() {
+            return Err(FabricError::NoLibrary(WRITES_UNCONFIRMED.into()));
+        }
         let (slots, _) = Slot::register(&*endpoint, SLOTS, BATCH_BYTES_MAX, Access::Local, 0)?;
         let arena = paths.arena().map_err(|error| FabricError::NoMemory(error.to_string()))?;
         let region = endpoint.register(arena.memory(), Access::Local, 0)?;
@@ -441,7 +457,7 @@ fn open(paths: &dyn RailPaths, path: u32, counts: &Arc<PageCounters>) -> Option<
     let (endpoint, memory) = opened.inspect_err(|error| warn!("path {path}: its rail is not used: {error}")).ok()?;
     let abilities = endpoint.abilities();
     let (provider, protocol) = (abilities.provider.clone(), abilities.protocol);
-    let offered = OfferedRail { path, provider, protocol, name: endpoint.name().to_vec() };
+    let offered = OfferedRail { number: 0, path, provider, protocol, name: endpoint.name().to_vec() };
     let status = RailStatus::Opening;
     Some((offered, RailState { path, endpoint, memory: Some(memory), queue: VecDeque::new(), load: 0, status }))
 }
@@ -603,5 +619,34 @@ impl Writer {
             self.jobs.insert(slot, (job, operations, Instant::now()));
         }
         has_begun
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    #[test]
+    fn what_is_under_way_at_the_end_is_waited_for_unless_the_migration_has_failed() {
+        for has_failed in [false, true] {
+            let rails = Arc::new(RailWrites::default());
+            let write = PlannedWrite { block: 0, runs: vec![(0, 7, 1)], written: Vec::new(), rail: 0 };
+            rails.state.lock().under_way.extend(write.pages());
+            rails.end();
+            let (own, (sender, waited)) = (rails.clone(), sync_channel(1));
+            thread::spawn(move || {
+                own.wait_clear(0, 6..9);
+                let _ = sender.send(());
+            });
+            waited.recv_timeout(Duration::from_millis(50)).unwrap_err();
+            if has_failed {
+                rails.give_up()
+            } else {
+                rails.clear(&write)
+            }
+            waited.recv_timeout(Duration::from_secs(30)).unwrap();
+        }
     }
 }

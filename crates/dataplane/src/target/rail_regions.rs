@@ -9,7 +9,7 @@
 //! alone. A rail that cannot be closed calls the migration off. Memory is let go of later: that takes tens of ms for a
 //! GiB.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,11 +18,11 @@ use skein_pages::PAGE_BYTES;
 use skein_pages::page_record::{
     OfferedRail, PageMessage, RAILS_MAX, SLICES_MAX, SLICES_PER_MESSAGE_MAX, WritableSlice,
 };
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::blocks::Blocks;
 use super::error::{ProtocolError, TargetError};
-use crate::rail_paths::RailPaths;
+use crate::rail_paths::{RailPaths, WRITES_UNCONFIRMED};
 use crate::running_session::spawn;
 
 /// Bounds the words about a rail that is not used, in characters.
@@ -38,10 +38,12 @@ pub(super) struct RailRegions(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// How many rails the source has offered.
-    offered: usize,
+    /// The numbers of the rails that the source has offered.
+    offered: BTreeSet<u8>,
     /// The rails that are open, by their numbers.
     rails: BTreeMap<u8, OpenRail>,
+    /// How many rails are being closed, or could not be.
+    unclosed: usize,
     news: News,
     /// Whether no rail is opened, and nothing registered any more.
     is_over: bool,
@@ -82,9 +84,9 @@ impl RailRegions {
     ) -> Result<(), TargetError> {
         let slices: usize = offer.slices.iter().map(|(_, slices)| slices.len()).sum();
         let mut state = self.0.lock();
-        let first = state.offered;
-        state.offered += offer.rails.len();
-        if offer.rails.is_empty() || state.offered > RAILS_MAX || slices > SLICES_MAX || offer.slice_pages == 0 {
+        let mut is_new = |rail: &OfferedRail| usize::from(rail.number) < RAILS_MAX && state.offered.insert(rail.number);
+        let are_new = !offer.rails.is_empty() && offer.rails.iter().all(&mut is_new);
+        if !are_new || slices > SLICES_MAX || offer.slice_pages == 0 {
             return Err(ProtocolError::Rails.into());
         }
         if state.is_over {
@@ -94,7 +96,7 @@ impl RailRegions {
         drop(state);
         let (state, blocks) = (self.0.clone(), blocks.clone());
         let opened = spawn("rails", move || {
-            serve(&state, first as u8, &offer, paths, &blocks);
+            serve(&state, &offer, paths, &blocks);
             state.lock().news.done += 1;
         });
         if opened.is_err() {
@@ -119,8 +121,11 @@ impl RailRegions {
     /// # Errors
     /// The rail cannot be said to be closed.
     pub(super) fn fence(&self, rail: u8) -> Result<(), TargetError> {
-        let closed = self.0.lock().rails.remove(&rail);
-        closed.map_or(Ok(()), close)
+        let mut state = self.0.lock();
+        let Some(closed) = state.rails.remove(&rail) else { return Ok(()) };
+        state.unclosed += 1;
+        drop(state);
+        self.close(closed)
     }
 
     /// Closes all rails, for good.
@@ -131,8 +136,22 @@ impl RailRegions {
         let mut state = self.0.lock();
         state.is_over = true;
         let rails = std::mem::take(&mut state.rails);
+        state.unclosed += rails.len();
         drop(state);
-        rails.into_values().map(close).fold(Ok(()), Result::and)
+        let closed = rails.into_values().map(|rail| self.close(rail)).fold(Ok(()), Result::and);
+        // Another stream's thread may be closing a rail, or have failed to.
+        match self.0.lock().unclosed {
+            0 => closed,
+            _ => closed.and(Err(TargetError::RailOpen(FabricError::Process("is being closed still".into())))),
+        }
+    }
+
+    /// Closes a rail's endpoint, and lets go of its memory later.
+    fn close(&self, rail: OpenRail) -> Result<(), TargetError> {
+        rail.endpoint.close().map_err(TargetError::RailOpen)?;
+        self.0.lock().unclosed -= 1;
+        let _ = spawn("unpin", move || drop(rail));
+        Ok(())
     }
 }
 
@@ -155,8 +174,8 @@ impl State {
     }
 }
 
-/// Opens the rails of an offer, the first of which has the number `first`, and registers the guest's RAM for them.
-fn serve(state: &Mutex<State>, first: u8, offer: &Offer, paths: Option<Arc<dyn RailPaths>>, blocks: &Blocks) {
+/// Opens the rails of an offer, and registers the guest's RAM for them.
+fn serve(state: &Mutex<State>, offer: &Offer, paths: Option<Arc<dyn RailPaths>>, blocks: &Blocks) {
     let has_files = offer.slices.iter().any(|(block, _)| blocks.file(*block).is_some());
     let paths = match paths {
         None => Err(NOT_HERE),
@@ -165,7 +184,8 @@ fn serve(state: &Mutex<State>, first: u8, offer: &Offer, paths: Option<Arc<dyn R
         Some(paths) => Ok(paths),
     };
     let mut numbers = Vec::new();
-    for (number, rail) in (first..).zip(&offer.rails) {
+    for rail in &offer.rails {
+        let number = rail.number;
         let opened = match &paths {
             Ok(paths) => open(&**paths, rail).map_err(|error| error.to_string()),
             Err(why) => Err((*why).to_owned()),
@@ -181,23 +201,21 @@ fn serve(state: &Mutex<State>, first: u8, offer: &Offer, paths: Option<Arc<dyn R
             Err(why) => state.refuse(number, &why),
         }
     }
+    let mut has_told = false;
     for (block, slice) in offer.slices.iter().flat_map(|(block, slices)| slices.iter().map(|slice| (*block, *slice))) {
         let is_open = |state: &State| !state.is_over && numbers.iter().any(|rail| state.rails.contains_key(rail));
         if !is_open(&state.lock()) {
             break;
         }
         match memory(blocks, block, slice, offer.slice_pages) {
-            Ok(memory) => register(state, &numbers, &memory, block, slice),
+            Ok(memory) => register(state, &mut numbers, &memory, block, slice),
+            Err(why) if !has_told => {
+                has_told = true;
+                info!("slice {slice} of block {block} is not registered for RDMA: {why}");
+            }
             Err(why) => debug!("slice {slice} of block {block} is not registered: {why}"),
         }
     }
-}
-
-/// Closes a rail's endpoint, and lets go of its memory later.
-fn close(rail: OpenRail) -> Result<(), TargetError> {
-    rail.endpoint.close().map_err(TargetError::RailOpen)?;
-    let _ = spawn("unpin", move || drop(rail));
-    Ok(())
 }
 
 /// Opens this end of a rail. Returns the name by which that is found.
@@ -208,6 +226,9 @@ fn open(paths: &dyn RailPaths, rail: &OfferedRail) -> Result<(Vec<u8>, SharedEnd
         let (here, there) = (&abilities.provider, &rail.provider);
         return Err(FabricError::Misbehaves(format!("the rails are of different kinds: {here} and {there}")));
     }
+    if !abilities.has_immediates() {
+        return Err(FabricError::NoLibrary(WRITES_UNCONFIRMED.into()));
+    }
     endpoint.connect(&rail.name)?;
     Ok((endpoint.name().to_vec(), endpoint))
 }
@@ -216,7 +237,8 @@ fn open(paths: &dyn RailPaths, rail: &OfferedRail) -> Result<(Vec<u8>, SharedEnd
 fn memory(blocks: &Blocks, block: u16, slice: u32, slice_pages: u32) -> Result<SharedMemory, String> {
     let (file, extent) = blocks.file(block).ok_or("the block is no file in memory")?;
     let slice_bytes = u64::from(slice_pages) * PAGE_BYTES as u64;
-    let begin = extent.start + u64::from(slice) * slice_bytes;
+    let begin = u64::from(slice).checked_mul(slice_bytes).and_then(|offset| extent.start.checked_add(offset));
+    let begin = begin.ok_or("there is no such slice")?;
     let end = extent.end.min(begin.saturating_add(slice_bytes));
     let file = file.try_clone().map_err(|error| error.to_string())?;
     let memory = SharedMemory::new(Arc::new(file), begin..end).ok_or("there is no such slice")?;
@@ -224,8 +246,9 @@ fn memory(blocks: &Blocks, block: u16, slice: u32, slice_pages: u32) -> Result<S
     Ok(memory)
 }
 
-/// Registers a slice for each of these rails that is open. A rail that takes no more writes what it has.
-fn register(state: &Mutex<State>, numbers: &[u8], memory: &SharedMemory, block: u16, slice: u32) {
+/// Registers a slice for each of these rails that is open. A rail that takes no more writes what it has, and is not
+/// asked again.
+fn register(state: &Mutex<State>, numbers: &mut Vec<u8>, memory: &SharedMemory, block: u16, slice: u32) {
     let rails: Vec<(u8, SharedEndpoint)> = {
         let state = state.lock();
         numbers.iter().filter_map(|rail| Some((*rail, state.rails.get(rail)?.endpoint.clone()))).collect()
@@ -245,7 +268,48 @@ fn register(state: &Mutex<State>, numbers: &[u8], memory: &SharedMemory, block: 
                 open.regions.push(region);
                 state.news.slices.push(WritableSlice { rail, block, slice, address: at.address, key: at.key });
             }
-            Err(why) => state.refuse(rail, &why.to_string()),
+            Err(why) => {
+                state.refuse(rail, &why.to_string());
+                numbers.retain(|number| *number != rail);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(numbers: &[u8]) -> Offer {
+        let rail = |number: &u8| OfferedRail {
+            number: *number,
+            path: 0,
+            provider: String::new(),
+            protocol: (0, 0),
+            name: vec![1],
+        };
+        Offer { rails: numbers.iter().map(rail).collect(), slice_pages: 1, slices: vec![(0, vec![u32::MAX])] }
+    }
+
+    #[test]
+    fn rails_have_numbers_of_their_own_in_whatever_order_they_are_offered() {
+        let (blocks, _) = Blocks::find(None, &[0; 16], Vec::new(), None);
+        let (regions, blocks) = (RailRegions::default(), Arc::new(blocks));
+        let open = |numbers: &[u8]| regions.open(offer(numbers), None, &blocks);
+        open(&[1]).unwrap();
+        open(&[0, 2]).unwrap();
+        for wrong in [&[][..], &[1], &[3, 3], &[RAILS_MAX as u8]] {
+            open(wrong).unwrap_err();
+        }
+        regions.fence_all().unwrap();
+    }
+
+    #[test]
+    fn a_rail_that_is_not_closed_yet_is_not_forgotten() {
+        let regions = RailRegions::default();
+        regions.0.lock().unclosed = 1;
+        assert!(regions.fence_all().unwrap_err().to_string().contains("rail"));
+        regions.0.lock().unclosed = 0;
+        regions.fence_all().unwrap();
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use std::{any, io};
@@ -33,8 +33,11 @@ const ANSWER_CHECK: Duration = Duration::from_millis(5);
 /// nothing.
 const PING_PERIOD: Duration = Duration::from_secs(1);
 const HANG_TIME: Duration = Duration::from_secs(5);
-/// How long the process has to let go of an endpoint that is dropped.
+/// How long the process has to let go of an endpoint that is dropped, and of one that is closed: nothing can be written
+/// by that any more, and to let go of a guest's memory takes tens of ms for a GiB. The process has others' endpoints, so
+/// it is not killed for that lightly.
 const END_TIME: Duration = Duration::from_secs(3);
+const LET_GO_TIME: Duration = Duration::from_secs(300);
 
 /// An endpoint that the process of a rail serves.
 pub(crate) struct ProcessEndpoint {
@@ -44,6 +47,7 @@ pub(crate) struct ProcessEndpoint {
     name: Vec<u8>,
     next_region: AtomicU32,
     under_way: AtomicUsize,
+    is_closed: AtomicBool,
     /// What is written at one end ends a wait at the other.
     waker: (UnixStream, UnixStream),
 }
@@ -179,6 +183,7 @@ impl ProcessEndpoint {
             name: Vec::new(),
             next_region: AtomicU32::new(0),
             under_way: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
             waker: waker.map_err(|error| FabricError::Process(format!("cannot be heard: {error}")))?,
         };
         match endpoint.link.ask(&Request::Open { providers: providers.to_vec(), at }, None, ANSWER_TIME)? {
@@ -289,6 +294,7 @@ impl Endpoint for ProcessEndpoint {
 
     fn close(&self) -> Result<(), FabricError> {
         if matches!(self.link.ask(&Request::Close, None, CLOSE_TIME), Ok(Reply::Done)) {
+            self.is_closed.store(true, Ordering::Relaxed);
             return Ok(());
         }
         self.process.kill()
@@ -300,13 +306,14 @@ impl Drop for ProcessEndpoint {
         // Regions may keep the socket.
         self.link.channel.end();
         let (link, process) = (self.link.clone(), self.process.clone());
-        let _ = thread::Builder::new().name("reaper".into()).spawn(move || end(&link.channel, &process));
+        let patience = if self.is_closed.load(Ordering::Relaxed) { LET_GO_TIME } else { END_TIME };
+        let _ = thread::Builder::new().name("reaper".into()).spawn(move || end(&link.channel, &process, patience));
     }
 }
 
 /// Waits until the process has let go of an endpoint, and kills the process if it does not: its library hangs.
-fn end(channel: &Channel, process: &RailProcess) {
-    if !channel.has_ended(END_TIME) {
+fn end(channel: &Channel, process: &RailProcess, patience: Duration) {
+    if !channel.has_ended(patience) {
         let _ = process.kill();
     }
 }

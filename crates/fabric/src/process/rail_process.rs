@@ -14,8 +14,9 @@ use parking_lot::Mutex;
 use super::words::{Channel, Request};
 use crate::fabric::FabricError;
 
-/// How long a process that is killed has to end.
-const KILL_TIME: Duration = Duration::from_secs(1);
+/// How long a process that is killed has to end: the kernel lets go of guests' memory first, which takes tens of ms for
+/// a GiB.
+const KILL_TIME: Duration = Duration::from_secs(15);
 /// How long a process that nobody needs any more has to end by itself.
 const END_TIME: Duration = Duration::from_secs(3);
 /// How often who waits for the end looks.

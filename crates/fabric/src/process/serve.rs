@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::exit;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -14,6 +13,8 @@ use std::time::Duration;
 use nix::poll::PollTimeout;
 use nix::sys::prctl::set_name;
 use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::words::{COMPLETIONS_MAX, Channel, Operation, Reply, Request, Word};
 use crate::fabric::{Begun, Completion, FabricError};
@@ -58,10 +59,15 @@ pub fn serve_rail() -> io::Result<()> {
     // Whatever the library does, the process ends.
     thread::spawn(|| {
         thread::sleep(END_TIME);
-        exit(1);
+        // What libraries do at an exit may hang as well.
+        kill_self();
     });
     endpoints.into_iter().for_each(|endpoint| drop(endpoint.join()));
     Ok(())
+}
+
+fn kill_self() {
+    let _ = kill(Pid::this(), Signal::SIGKILL);
 }
 
 /// Operations that could not be begun yet: receives, and the others.
@@ -208,8 +214,7 @@ impl Service {
             }
             Request::Close => {
                 self.is_resting = true;
-                self.endpoint = None;
-                Ok(Reply::Done)
+                self.endpoint.take().map_or(Ok(()), RailEndpoint::close).map(|()| Reply::Done)
             }
         };
         self.untold.push_back(Word::Reply(reply));

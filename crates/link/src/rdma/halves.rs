@@ -239,12 +239,12 @@ impl RingReader {
             bytes: self.buffers.0.lock().pop().unwrap_or_else(|| vec![0; SLOT_BYTES]),
             buffers: self.buffers.clone(),
         };
+        // Whoever is on the fabric can write to the slot: nothing there is looked at twice.
+        let copy = &mut buffer.bytes[..body.len()];
+        copy.copy_from_slice(body);
         let bytes = match &self.open {
-            Some(open) => open.open(number, &header, body, &mut buffer.bytes).map_err(LinkEnd::Failed)?,
-            None => {
-                buffer.bytes[..body.len()].copy_from_slice(body);
-                body.len()
-            }
+            Some(open) => open.open_in_place(number, &header, copy).map_err(LinkEnd::Failed)?,
+            None => copy.len(),
         };
         self.held.ring.number(number)?;
         let content = Bytes::from_owner(buffer).slice(..bytes);

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -230,12 +231,16 @@ impl Ring {
             let failed = failed.map(|(why, _)| Over::Failed(why.clone()));
             let patience = if state.is_behind() || state.is_parting() { RETRY_WAIT } else { IDLE_WAIT };
             let (farewell, total, is_done) = (state.due_farewell(), state.numbered, state.is_done());
+            let is_failing = state.failing.is_some();
             drop(state);
             if farewell == Some(Farewell::Gone) {
                 self.endpoint.rest();
             }
-            if let Some(farewell) = farewell {
-                way.say(farewell, total);
+            match farewell {
+                // The other end need not wait for what was under way.
+                Some(_) if is_failing => way.abort(),
+                Some(farewell) => way.say(farewell, total),
+                None => {}
             }
             if is_done {
                 if self.linger() {
@@ -250,7 +255,10 @@ impl Ring {
                     self.content.notify_all();
                 }
             }
-            if is_idle {
+            if is_failing {
+                // The wait of an endpoint whose process is gone returns at once.
+                thread::sleep(RETRY_WAIT);
+            } else if is_idle {
                 self.endpoint.wait(patience);
             }
         }
@@ -447,7 +455,9 @@ impl State {
     /// be.
     fn due_farewell(&mut self) -> Option<Farewell> {
         let (farewell, since) = self.farewell.filter(|_| self.is_parting())?;
-        let is_cut = matches!(self.over, Some(Over::GivenUp | Over::Failed(_) | Over::Peer(_)));
+        // What a rail that fails had under way does not get there.
+        let is_cut =
+            self.failing.is_some() || matches!(self.over, Some(Over::GivenUp | Over::Failed(_) | Over::Peer(_)));
         // Also the notices, without which the other end does not know of a write.
         let is_there = !self.sending.is_busy() && self.free_notices.len() == self.notices.len();
         if !is_cut && !is_there && since.elapsed() < LAST_WORDS_TIME {
