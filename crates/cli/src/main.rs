@@ -100,8 +100,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Ends the process of a service at once. Threads may still be connecting somewhere: the exit that a C program has takes
-/// down what libraries have while they use that, and aws-lc then aborts without a word.
+/// Ends the process of a service at once. Threads may still be connecting somewhere: the exit of a C program takes down
+/// what libraries have while threads use that, and aws-lc then aborts without a word.
 fn end_service(done: anyhow::Result<()>) -> ! {
     let failed = done.inspect_err(|error| skein_terminal::print_error("skein", error)).is_err();
     let _ = std::io::Write::flush(&mut std::io::stdout());

@@ -3,16 +3,15 @@
 
 mod fake;
 
-use std::io::{BufRead, BufReader};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fake::{Act, Agent, DEADLINE, ID, Ran, at, events, in_doubt, indirect, last, migration, over, progress, say, vm};
+use fake::{Act, Agent, ID, Ran, at, events, in_doubt, indirect, last, migration, over, progress, say, vm};
 use skein_api::{
     Attempt, CheckResult, Forecast, ForecastConvergence, HostFacts, HostView, Hugepages, Migration, MigrationId,
     MigrationPhase, MigrationSlots, NicFacts, Outcome, Presence, Problem, ProblemKind, QemuFacts, QemuVersion, Refusal,
-    Reply, Request, Resource, Role, Room, RoomLimit, SampledHost, Severity, SourcePhase, StartOptions, TargetPhase,
-    VmFacts, VmOrigin, VmState, VmView,
+    Reply, Request, Resource, Role, Room, RoomLimit, Severity, SourcePhase, StartOptions, TargetPhase, VmFacts,
+    VmOrigin, VmState, VmView,
 };
 
 fn vms() -> Vec<VmView> {
@@ -644,23 +643,4 @@ fn the_documentations_files_are_valid() {
     let smallest = help.split("The smallest file:\n").nth(1).unwrap();
     let smallest: String = smallest.lines().map(|line| line.trim_start().to_owned() + "\n").collect();
     assert_eq!(skein_inventory::definition::Definition::parse(&smallest, "help").unwrap().disks.len(), 1);
-}
-
-#[test]
-fn what_is_shown_again_and_again_ends_with_its_reader() {
-    let sample = || say(Reply::HostSample(Box::new(SampledHost { at: 1, ..SampledHost::default() })));
-    let agent = Agent::start((0..20).map(|_| sample()).collect());
-    let mut child = agent.command(&["top", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.starts_with("{\"at\":1,"), "{line}");
-    let end = Instant::now() + DEADLINE;
-    let status = loop {
-        match child.try_wait().unwrap() {
-            Some(status) => break status,
-            None if Instant::now() > end => panic!("it goes on: {:?}", child.kill()),
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    assert!(status.success(), "{status}");
 }

@@ -7,8 +7,9 @@ use skein_fabric::{Arena, FabricError, SharedEndpoint};
 
 use crate::running_session::RunningSession;
 
-/// Why a rail of iWARP writes no guest's RAM: the NIC says that a write is done when the bytes are in its own connection
-/// to the other NIC (what soft-iWARP's `siw_qp_tx.c` says of completions). The record of the pages may overtake them.
+/// Why a rail of iWARP writes no guest's RAM: the NIC says that a write is done when the bytes are in its own
+/// connection to the other NIC (the kernel's drivers/infiniband/sw/siw/siw_qp_tx.c says so of completions). The record
+/// of the pages may overtake them.
 pub(crate) const WRITES_UNCONFIRMED: &str =
     "its writes are said to be done before they are there, as with iWARP: pages go over connections";
 

@@ -168,7 +168,7 @@ pub(crate) struct MessageOpener {
 }
 
 impl MessageOpener {
-    /// Opens a message where it lies. Returns how long it is. Nobody else may write there: ciphers read a message twice.
+    /// Opens a message where it lies. Returns how long it is. Nobody else may write there: ciphers read it twice.
     ///
     /// # Errors
     /// The message is none of the peer's, or something changed it.

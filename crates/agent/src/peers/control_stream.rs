@@ -23,7 +23,7 @@ use super::version::ControlVersions;
 
 /// Bounds the time that a peer takes for its greeting.
 pub(super) const HELLO_TIME: Duration = Duration::from_secs(10);
-/// Bounds a peer's questions that are being answered at once.
+/// Bounds a peer's questions that are being answered at once. This end asks no more at once either.
 const ANSWERING_MAX: usize = 4;
 /// Says how long a last message has to get to the other end.
 const LAST_WORD_TIME: Duration = Duration::from_millis(300);
@@ -87,6 +87,16 @@ pub(super) struct ControlStream {
     greeting: OnceLock<Greeting>,
     questions: Mutex<Questions>,
     answering: AtomicUsize,
+}
+
+/// What became of a question.
+pub(super) enum Asked {
+    /// The question has this number. The receiver gets the answer, or hangs up with the stream.
+    Now(u64, Receiver<Result<Value, String>>),
+    /// As many questions are under way as the peer answers at once.
+    Later,
+    /// The stream is over.
+    Over,
 }
 
 #[derive(Default)]
@@ -180,13 +190,16 @@ impl ControlStream {
         added
     }
 
-    /// Asks a question. The receiver gets the answer, or hangs up with the stream. `None`: the stream is over.
-    pub(super) fn ask(&self, question: &Question) -> Option<(u64, Receiver<Result<Value, String>>)> {
+    /// Asks a question, if the peer may be asked another now.
+    pub(super) fn ask(&self, question: &Question) -> Asked {
         let (sender, receiver) = sync_channel(1);
         let number = {
             let mut questions = self.questions.lock();
             if questions.over {
-                return None;
+                return Asked::Over;
+            }
+            if questions.asked.len() >= ANSWERING_MAX {
+                return Asked::Later;
             }
             questions.next += 1;
             let number = questions.next;
@@ -197,7 +210,7 @@ impl ControlStream {
             Ok(line) => drop(self.send(line)),
             Err(error) => self.complete_question(number, Err(error.to_string())),
         }
-        Some((number, receiver))
+        Asked::Now(number, receiver)
     }
 
     /// Notes that nobody waits for that answer any more.

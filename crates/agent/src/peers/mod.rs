@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
@@ -64,7 +64,7 @@ pub use settings::PeersSettings;
 pub use shared::Answerer;
 pub use version::{CONTROL_VERSIONS, ControlVersions};
 
-use control_stream::ControlStream;
+use control_stream::{Asked, ControlStream};
 pub(crate) use host_addresses::HostAddresses;
 pub(crate) use probing::ProbeTurn;
 use shared::{ATTEMPTS_BEFORE_ERROR, LOOK_PERIOD, Shared, spawn};
@@ -77,6 +77,8 @@ use crate::watched_file::{WatchedFile, WatchedFileError};
 
 /// Bounds the questions to other hosts at once.
 const ASKING_MAX: usize = 64;
+/// How often who waits for a question's turn looks.
+const TURN_CHECK: Duration = Duration::from_millis(10);
 
 /// The agents of other hosts. Dropping it closes every session.
 pub struct Peers {
@@ -232,7 +234,15 @@ impl Peers {
                 state.hosts.get(host).is_none_or(|host| host.failures >= failures + ATTEMPTS_BEFORE_ERROR)
             };
             let Some(stream) = shared.wait_for(deadline, best, stop) else { return Err(hold.unreachable()) };
-            let Some((number, answer)) = stream.ask(question) else { continue };
+            let (number, answer) = match stream.ask(question) {
+                Asked::Now(number, answer) => (number, answer),
+                Asked::Over => continue,
+                Asked::Later if Instant::now() >= deadline => return Err(AskError::Busy),
+                Asked::Later => {
+                    thread::sleep(TURN_CHECK);
+                    continue;
+                }
+            };
             loop {
                 let left = deadline.saturating_duration_since(Instant::now());
                 match answer.recv_timeout(left.min(LOOK_PERIOD)) {

@@ -34,8 +34,8 @@ const ANSWER_CHECK: Duration = Duration::from_millis(5);
 const PING_PERIOD: Duration = Duration::from_secs(1);
 const HANG_TIME: Duration = Duration::from_secs(5);
 /// How long the process has to let go of an endpoint that is dropped, and of one that is closed: nothing can be written
-/// by that any more, and to let go of a guest's memory takes tens of ms for a GiB. The process has others' endpoints, so
-/// it is not killed for that lightly.
+/// by that any more, and to let go of a guest's memory takes tens of ms for a GiB. The process has others' endpoints,
+/// so it is not killed for that lightly.
 const END_TIME: Duration = Duration::from_secs(3);
 const LET_GO_TIME: Duration = Duration::from_secs(300);
 

@@ -154,7 +154,10 @@ pub(super) fn full_within(data: Data<'_>, stage: &'static str, share: f64, secon
         let sends: Vec<&Vec<f64>> = sends.map(|nic| &nic.tx_bps).collect();
         let is_full = |at: &usize| sends.iter().filter_map(|nic| nic.get(*at)).sum::<f64>() >= share * links;
         let from = samples.t_s.partition_point(|t| *t < first);
-        Some((from..samples.t_s.len()).find(is_full).map_or(f64::INFINITY, |at| samples.t_s[at] - first))
+        // A sample is the mean of the time since the one before: the links were as full from then on.
+        let since = |at: usize| at.checked_sub(1).map_or(first, |before| samples.t_s[before]);
+        let full = (from..samples.t_s.len()).find(is_full);
+        Some(full.map_or(f64::INFINITY, |at| (since(at) - first).max(0.0)))
     };
     let worst = data.of(stage, data.subject).filter_map(after).reduce(f64::max);
     part(
