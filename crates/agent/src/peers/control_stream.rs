@@ -90,7 +90,7 @@ pub(super) struct ControlStream {
 }
 
 /// What became of a question.
-pub(super) enum Asked {
+pub(super) enum Asking {
     /// The question has this number. The receiver gets the answer, or hangs up with the stream.
     Now(u64, Receiver<Result<Value, String>>),
     /// As many questions are under way as the peer answers at once.
@@ -191,15 +191,15 @@ impl ControlStream {
     }
 
     /// Asks a question, if the peer may be asked another now.
-    pub(super) fn ask(&self, question: &Question) -> Asked {
+    pub(super) fn ask(&self, question: &Question) -> Asking {
         let (sender, receiver) = sync_channel(1);
         let number = {
             let mut questions = self.questions.lock();
             if questions.over {
-                return Asked::Over;
+                return Asking::Over;
             }
             if questions.asked.len() >= ANSWERING_MAX {
-                return Asked::Later;
+                return Asking::Later;
             }
             questions.next += 1;
             let number = questions.next;
@@ -210,7 +210,7 @@ impl ControlStream {
             Ok(line) => drop(self.send(line)),
             Err(error) => self.complete_question(number, Err(error.to_string())),
         }
-        Asked::Now(number, receiver)
+        Asking::Now(number, receiver)
     }
 
     /// Notes that nobody waits for that answer any more.

@@ -64,7 +64,7 @@ pub use settings::PeersSettings;
 pub use shared::Answerer;
 pub use version::{CONTROL_VERSIONS, ControlVersions};
 
-use control_stream::{Asked, ControlStream};
+use control_stream::{Asking, ControlStream};
 pub(crate) use host_addresses::HostAddresses;
 pub(crate) use probing::ProbeTurn;
 use shared::{ATTEMPTS_BEFORE_ERROR, LOOK_PERIOD, Shared, spawn};
@@ -235,10 +235,10 @@ impl Peers {
             };
             let Some(stream) = shared.wait_for(deadline, best, stop) else { return Err(hold.unreachable()) };
             let (number, answer) = match stream.ask(question) {
-                Asked::Now(number, answer) => (number, answer),
-                Asked::Over => continue,
-                Asked::Later if Instant::now() >= deadline => return Err(AskError::Busy),
-                Asked::Later => {
+                Asking::Now(number, answer) => (number, answer),
+                Asking::Over => continue,
+                Asking::Later if Instant::now() >= deadline => return Err(AskError::Busy),
+                Asking::Later => {
                     thread::sleep(TURN_CHECK);
                     continue;
                 }

@@ -10,7 +10,7 @@ use skein_network::queues;
 use tracing::debug;
 
 use super::control_message::{Answer, Question};
-use super::control_stream::ControlStream;
+use super::control_stream::{Asking, ControlStream};
 
 /// Bounds the wait for an answer: the other host's kernel answers within milliseconds.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -31,9 +31,11 @@ impl QueueQuestion {
     /// Asks if the dialer needs to know, and tells the dialer what was answered.
     pub(super) fn look(&mut self, dialer: &Dialer, stream: &ControlStream) {
         let Some(asked) = &self.0 else {
-            if dialer.needs_remote_queues() && stream.greeting().is_some() {
-                let asked = |(number, answer)| Asked { stream: stream.number(), number, answer, at: Instant::now() };
-                self.0 = stream.ask(&Question::Network).map(asked);
+            if dialer.needs_remote_queues()
+                && stream.greeting().is_some()
+                && let Asking::Now(number, answer) = stream.ask(&Question::Network)
+            {
+                self.0 = Some(Asked { stream: stream.number(), number, answer, at: Instant::now() });
             }
             return;
         };
