@@ -1,5 +1,6 @@
 //! Follows the copy of a guest that is under way, and carries out what is decided about the copy.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
 use skein_forecast::Convergence;
@@ -12,7 +13,7 @@ use super::convergence::{ConvergenceAction, ConvergenceDriver, ConvergencePolicy
 use super::dirty_rate::{DirtyRateSampler, Measurement, SAMPLE_TIME};
 use super::environment::SourceEnvironment;
 use super::hold::{HELD_SWITCHOVER_BYTES, HoldDecision, HoldDriver, HoldSample, RateLimit};
-use super::links::LinkWatch;
+use super::links::{LinkWatch, PathSample};
 use super::outage::{OutageSample, OutageWatch};
 use super::path_notes::PathNotes;
 use super::path_totals::PathTotals;
@@ -63,6 +64,23 @@ pub(super) struct CopyLook<'a> {
     pub(super) guest: &'a dyn Guest,
     /// The name of the target's host.
     pub(super) peer: &'a str,
+    /// The paths to the target, once they were asked for.
+    paths: OnceCell<Vec<PathSample>>,
+}
+
+impl<'a> CopyLook<'a> {
+    pub(super) fn new(
+        now: Duration,
+        environment: &'a dyn SourceEnvironment,
+        guest: &'a dyn Guest,
+        peer: &'a str,
+    ) -> CopyLook<'a> {
+        CopyLook { now, environment, guest, peer, paths: OnceCell::new() }
+    }
+
+    fn paths(&self) -> &[PathSample] {
+        self.paths.get_or_init(|| self.environment.paths())
+    }
 }
 
 impl GuestCopy {
@@ -162,7 +180,7 @@ impl GuestCopy {
         let may_freeze = look.guest.quirks().freezes_throttled_without_network && self.offer.allow_throttle.is_some();
         let sample = OutageSample {
             read_bytes: (counts.pages > 0).then_some(read),
-            paths: &look.environment.paths(),
+            paths: look.paths(),
             may_freeze: may_freeze || self.convergence.is_throttled(),
             copies: look.environment.copies_to_target(),
         };
@@ -173,7 +191,7 @@ impl GuestCopy {
     pub(super) fn look(&mut self, look: &CopyLook<'_>, state: &MigrationState) {
         let Some(copy) = &state.copy else { return };
         let bits_per_s = self.progress.rate(look.now, copy);
-        self.path_totals.look(&look.environment.paths());
+        self.path_totals.look(look.paths());
         let throttle = throttle_percent(state);
         let note = self.convergence.note_throttle(look.now, throttle);
         note.into_iter().for_each(|text| look.environment.note(text));
@@ -181,10 +199,7 @@ impl GuestCopy {
             MigrationStatus::Active => {
                 // A copy that may not use all NICs takes one of these paths, and not all its connections.
                 if self.offer.transport.uses_all_nics() {
-                    self.path_notes
-                        .note(&look.environment.paths())
-                        .into_iter()
-                        .for_each(|text| look.environment.note(text));
+                    self.path_notes.note(look.paths()).into_iter().for_each(|text| look.environment.note(text));
                 }
                 let fits = self.steer(look, copy);
                 let throttle = state.throttle_percent.unwrap_or(0);
@@ -251,7 +266,7 @@ impl GuestCopy {
         if self.convergence.has_given_up() {
             return None;
         }
-        let links = self.links.sample(&look.environment.paths(), |nics| look.environment.nics_bits_per_s(nics));
+        let links = self.links.sample(look.paths(), |nics| look.environment.nics_bits_per_s(nics));
         let could_use_more = self.offer.transport.uses_all_nics() && links.is_full;
         let limit = look.environment.pages().and_then(|pages| pages.rate_limit());
         let slowest = Slowest::of(limit, || look.environment.carried_bits_per_s(), links.is_full);

@@ -282,7 +282,7 @@ impl SourceWorker {
         let guest = guest.with_patience(ANSWER_TIME);
         let Some(copy) = &mut self.copy else { return Ok(()) };
         let (now, environment) = (self.clock.now(), &*self.environment);
-        Ok(copy.let_go(&CopyLook { now, environment, guest: &*guest, peer: &self.peer })?)
+        Ok(copy.let_go(&CopyLook::new(now, environment, &*guest, &self.peer))?)
     }
 
     /// Has the hypervisor continue a migration that is at its switchover. Does not wait long for the answer: a QEMU may
@@ -408,7 +408,7 @@ impl SourceWorker {
         }
         if let Some(copy) = &mut self.copy {
             let (now, environment) = (self.clock.now(), &*self.environment);
-            copy.look(&CopyLook { now, environment, guest: hypervisor, peer: &self.peer }, state);
+            copy.look(&CopyLook::new(now, environment, hypervisor, &self.peer), state);
         }
         let status = self.let_go(hypervisor, state.status);
         let has_failed = matches!(status, MigrationStatus::Failed | MigrationStatus::Cancelled);
@@ -444,7 +444,7 @@ impl SourceWorker {
     fn check_network(&mut self, guest: &dyn Guest) {
         let Some(copy) = self.copy.as_mut().filter(|_| self.standing.is_open()) else { return };
         let (now, environment) = (self.clock.now(), &*self.environment);
-        if copy.is_out(&CopyLook { now, environment, guest, peer: &self.peer }) {
+        if copy.is_out(&CopyLook::new(now, environment, guest, &self.peer)) {
             self.standing.become_first(Standing::CalledOff);
             let (peer, seconds) = (&self.peer, THROTTLED_OUTAGE_TIME.as_secs());
             let why =
