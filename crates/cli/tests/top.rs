@@ -7,11 +7,12 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use fake::{Agent, DEADLINE, say};
-use skein_api::{Reply, SampledHost};
+use skein_api::{HostSample, Reply, SampledHost};
 
 #[test]
 fn what_is_shown_again_and_again_ends_with_its_reader() {
-    let sample = || say(Reply::HostSample(Box::new(SampledHost { at: 1, ..SampledHost::default() })));
+    let host = || HostSample { cores_permille: vec![500], ..HostSample::default() };
+    let sample = || say(Reply::HostSample(Box::new(SampledHost { at: 1, host: host(), ..SampledHost::default() })));
     let agent = Agent::start((0..20).map(|_| sample()).collect());
     let mut child = agent.command(&["top", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

@@ -22,6 +22,9 @@ pub(crate) trait RailPaths: Send + Sync {
     /// RDMA without protection.
     fn writable(&self) -> Vec<u32>;
 
+    /// Returns how many paths carry data, over RDMA or not.
+    fn data_paths(&self) -> usize;
+
     /// Returns the memory in which batches come that rails may write.
     ///
     /// # Errors
@@ -45,6 +48,10 @@ impl RailPaths for Arc<RunningSession> {
 
     fn writable(&self) -> Vec<u32> {
         if self.may_write() { self.rdma_paths() } else { Vec::new() }
+    }
+
+    fn data_paths(&self) -> usize {
+        self.data_path_count()
     }
 
     fn arena(&self) -> io::Result<Arc<Arena>> {

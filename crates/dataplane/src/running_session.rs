@@ -390,6 +390,11 @@ impl RunningSession {
         paths.into_iter().collect()
     }
 
+    /// Returns how many paths have data connections, over RDMA or not.
+    pub(crate) fn data_path_count(&self) -> usize {
+        self.lock().core.status().paths.iter().filter(|path| path.data_connections > 0).count()
+    }
+
     /// Returns the address of this end of a path.
     pub(crate) fn path_address(&self, path: u32) -> Option<IpAddr> {
         self.lock().paths.get(&PathId(path)).map(|info| info.local.ip())

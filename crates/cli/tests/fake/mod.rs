@@ -360,7 +360,7 @@ pub fn events() -> Vec<LoggedEvent> {
         handover(MigrationEvent::Phase { stage: MigrationPhase::Source(SourcePhase::Prepare) }),
         handover(MigrationEvent::Reported { report: Report::Ready, detail: String::new() }),
         LogEntry::Note { text: "4 multifd channels over 2 paths".into() },
-        LogEntry::Note { text: format!("{PATHS_CARRIED}eth0 > 10.0.0.2 1.6 GiB, over RDMA (mlx5_0: 1.6 GiB sent)") },
+        LogEntry::Note { text: format!("{PATHS_CARRIED}eth0 > 10.0.0.2 1.6 GiB, 1.5 GiB of that over RDMA") },
         LogEntry::Copied { copy: Box::new(copy(1, 2900)) },
         handover(MigrationEvent::Recovered),
         handover(MigrationEvent::WriteFailed),

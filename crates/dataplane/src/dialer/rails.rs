@@ -77,7 +77,7 @@ impl NoRail {
     fn tell(&self, path: &str) {
         match self {
             NoRail::Here => debug!("{path}: this end has no rail there"),
-            NoRail::There => info!("{path}: the other end has no rail there, and TCP is used"),
+            NoRail::There => info!("{path}: no RDMA: the other end has no rail there, and TCP is used"),
             NoRail::Failed(why) => warn!("{path}: RDMA is not used, but TCP: {why}"),
         }
     }

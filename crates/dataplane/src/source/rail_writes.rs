@@ -68,6 +68,9 @@ struct State {
     told: u32,
     rails: Vec<RailState>,
     slice_pages: u32,
+    /// How many paths carry data, and how many batches have come for rails.
+    data_paths: usize,
+    batches: usize,
     /// Where rails may write: by block and slice, of each rail.
     slices: BTreeMap<(u16, u32), BTreeMap<usize, RemoteMemory>>,
     asked: Option<Instant>,
@@ -88,6 +91,8 @@ struct RailState {
     /// How many batches the rail has under way, with those in the queue.
     load: usize,
     status: RailStatus,
+    /// Whether the path does not go over RDMA any more.
+    is_lost: bool,
 }
 
 /// What a rail has registered.
@@ -170,8 +175,13 @@ impl RailWrites {
         let rails = self.clone();
         let _ = spawn("rails", move || {
             let (mut tried, mut slices) = (BTreeSet::new(), None);
-            while tried.len() < RAILS_MAX && !rails.state.lock().is_over {
-                let new = paths.writable().into_iter().find(|path| tried.insert(*path));
+            while !rails.state.lock().is_over {
+                let writable = paths.writable();
+                rails.look(&writable, paths.data_paths());
+                // A path that comes to RDMA again gets a rail again.
+                tried.retain(|path| writable.contains(path));
+                let may_have_more = rails.state.lock().rails.len() < RAILS_MAX;
+                let new = writable.into_iter().find(|path| may_have_more && tried.insert(*path));
                 let Some(path) = new else {
                     thread::sleep(PATHS_CHECK);
                     continue;
@@ -182,6 +192,18 @@ impl RailWrites {
                 }
             }
         });
+    }
+
+    /// Takes in which paths go over RDMA, and how many carry data. A rail whose path is lost has failed.
+    fn look(&self, writable: &[u32], data_paths: usize) {
+        let mut state = self.state.lock();
+        state.data_paths = data_paths;
+        for rail in state.rails.iter_mut().filter(|rail| rail.status == RailStatus::Open) {
+            if !rail.is_lost && !writable.contains(&rail.path) {
+                rail.is_lost = true;
+                rail.endpoint.wake();
+            }
+        }
     }
 
     fn offer(&self, offered: OfferedRail, opened: RailState, slices: &DataSlices) {
@@ -233,7 +255,8 @@ impl RailWrites {
         let mut state = self.state.lock();
         state.told = done;
         for (rail, why) in refused {
-            info!("the guest's RAM is not written by rail {rail}: {why}");
+            let path = state.rails.get(usize::from(rail)).map_or(0, |of| of.path);
+            info!("RDMA: path {path}: NICs do not write the guest's RAM: {why}");
         }
         for (rail, name) in opened {
             let number = usize::from(rail);
@@ -347,6 +370,7 @@ impl RailWrites {
         }
         // What each rail could write.
         let is_open = |rail: &usize| state.rails.get(*rail).is_some_and(|of| of.status == RailStatus::Open);
+        let open = (0..state.rails.len()).filter(is_open).count();
         let rail = (0..state.rails.len()).filter(is_open).min_by_key(|rail| state.rails[*rail].load)?;
         let may_write = |nth: usize| match to_send[nth] {
             ToSend::Whole { before, mark } if batch.kinds[nth] == PageKind::Stored => {
@@ -379,6 +403,11 @@ impl RailWrites {
         }
         let planned = PlannedWrite { block: place.block, runs, written, rail };
         if planned.pages().any(|page| state.under_way.contains(&page)) {
+            return None;
+        }
+        // Paths without a rail have their share: what is not written goes over connections.
+        state.batches = state.batches.wrapping_add(1);
+        if state.batches % state.data_paths.max(1) >= open {
             return None;
         }
         state.under_way.extend(planned.pages());
@@ -459,7 +488,10 @@ fn open(paths: &dyn RailPaths, path: u32, counts: &Arc<PageCounters>) -> Option<
     let (provider, protocol) = (abilities.provider.clone(), abilities.protocol);
     let offered = OfferedRail { number: 0, path, provider, protocol, name: endpoint.name().to_vec() };
     let status = RailStatus::Opening;
-    Some((offered, RailState { path, endpoint, memory: Some(memory), queue: VecDeque::new(), load: 0, status }))
+    Some((
+        offered,
+        RailState { path, endpoint, memory: Some(memory), queue: VecDeque::new(), load: 0, status, is_lost: false },
+    ))
 }
 
 /// The slices of a guest's RAM that have data.
@@ -526,7 +558,9 @@ impl Writer {
     fn run(mut self, peer: &[u8], paths: &dyn RailPaths, path: u32) {
         let mut completions = Vec::new();
         if let Err(why) = self.endpoint.connect(peer).and_then(|()| self.serve(&mut completions, paths, path)) {
-            warn!("a rail that writes the guest's RAM failed, and its pages go over connections: {why}");
+            warn!(
+                "RDMA: path {path}: the rail that writes the guest's RAM failed, and pages go over connections: {why}"
+            );
             self.rails.fail(self.number, self.jobs.into_values().map(|(job, ..)| job));
         }
     }
@@ -550,6 +584,9 @@ impl Writer {
                     break;
                 }
                 self.to_begin.pop_front();
+            }
+            if self.rails.state.lock().rails[self.number].is_lost {
+                return Err(FabricError::Misbehaves("its path is lost, or does not go over RDMA any more".into()));
             }
             let is_late = |(_, _, since): &(_, _, Instant)| since.elapsed() >= WRITE_TIME;
             if self.jobs.values().any(is_late) {

@@ -190,6 +190,8 @@ impl SourceEnvironment for AgentEnvironment {
             let sample = |path: &skein_dataplane::PathSnapshot| PathSample {
                 nic: path.info.nic.clone(),
                 remote: path.info.remote.ip().to_string(),
+                remote_port: path.info.remote.port(),
+                number: path.status.path.0,
                 connections: path.connections.clone(),
                 is_usable: path.status.usable,
                 carried_bits_per_s: meter.rate(path),

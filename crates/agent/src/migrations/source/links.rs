@@ -16,6 +16,9 @@ pub(super) struct PathSample {
     pub(super) nic: String,
     /// The address at the other end.
     pub(super) remote: String,
+    /// The port at the other end, and the path's number in its session.
+    pub(super) remote_port: u16,
+    pub(super) number: u32,
     /// How many connections the path is to have, and why, in words; empty: not known.
     pub(super) connections: String,
     /// Whether the path may carry bulk.
