@@ -10,7 +10,7 @@ use crate::running_session::RunningSession;
 /// Why a rail of iWARP writes no guest's RAM: the NIC says that a write is done when the bytes are in its own
 /// connection to the other NIC (the kernel's drivers/infiniband/sw/siw/siw_qp_tx.c says so of completions). The record
 /// of the pages may overtake them.
-pub(crate) const WRITES_UNCONFIRMED: &str =
+const WRITES_UNCONFIRMED: &str =
     "its writes are said to be done before they are there, as with iWARP: pages go over connections";
 
 /// The rails of a session's paths, as a migration sees them.
@@ -34,7 +34,7 @@ pub(crate) trait RailPaths: Send + Sync {
     /// Opens an endpoint of the rail of a path.
     ///
     /// # Errors
-    /// There is none, or it cannot be used.
+    /// There is none, it cannot be used, or nobody would know when its writes are there.
     fn open(&self, path: u32) -> Result<SharedEndpoint, FabricError>;
 
     /// Counts bytes that were written by the rail of a path.
@@ -63,7 +63,8 @@ impl RailPaths for Arc<RunningSession> {
         let rails = self.rails().filter(|rails| rails.allows_plaintext());
         let rails = rails.ok_or_else(|| refused("RDMA without protection is not allowed here"))?;
         let at = self.path_address(path).ok_or_else(|| refused("there is no such path"))?;
-        rails.endpoint(at)?.ok_or_else(|| refused("there is no rail"))
+        let endpoint = rails.endpoint(at)?.ok_or_else(|| refused("there is no rail"))?;
+        if endpoint.abilities().has_immediates() { Ok(endpoint) } else { Err(refused(WRITES_UNCONFIRMED)) }
     }
 
     fn written(&self, path: u32, bytes: u64) {

@@ -438,14 +438,10 @@ impl SourcePages {
                     PageRoute::Rebuild
                 } else {
                     state.builds_on_kept = chosen.sent.builds_on_kept();
-                    match chosen.sent.has_deltas() {
-                        true if self.settings.may_use_rdma => {
-                            self.rails.open(paths.clone(), chosen.ram.clone(), self.counts.clone());
-                        }
-                        false if self.settings.may_use_rdma && paths.may_write() => {
-                            info!("no NIC writes the guest's RAM: not all of it is at hand here, or no delta memory");
-                        }
-                        _ => {}
+                    if self.settings.may_use_rdma && chosen.sent.has_deltas() {
+                        self.rails.open(paths.clone(), chosen.ram.clone(), self.counts.clone());
+                    } else if self.settings.may_use_rdma && paths.may_write() {
+                        info!("no NIC writes the guest's RAM: not all of it is at hand here, or no delta memory");
                     }
                     PageRoute::Direct(Arc::new(chosen))
                 });

@@ -29,7 +29,7 @@ use skein_pages::{BATCH_BYTES_MAX, Batch, BatchForm, PAGE_BYTES, PageKind, ToSen
 use tracing::{info, warn};
 
 use super::page_counters::{PageCounters, add};
-use crate::rail_paths::{RailPaths, WRITES_UNCONFIRMED};
+use crate::rail_paths::RailPaths;
 use crate::running_session::spawn;
 
 /// How many pages in a row are written by a rail at least. What is shorter is gathered, with other pages, into a chunk
@@ -475,9 +475,6 @@ impl PlannedWrite {
 /// Opens the rail of a path.
 fn open(paths: &dyn RailPaths, path: u32, counts: &Arc<PageCounters>) -> Option<(OfferedRail, RailState)> {
     let opened = paths.open(path).and_then(|endpoint| {
-        if !endpoint.abilities().has_immediates() {
-            return Err(FabricError::NoLibrary(WRITES_UNCONFIRMED.into()));
-        }
         let (slots, _) = Slot::register(&*endpoint, SLOTS, BATCH_BYTES_MAX, Access::Local, 0)?;
         let arena = paths.arena().map_err(|error| FabricError::NoMemory(error.to_string()))?;
         let region = endpoint.register(arena.memory(), Access::Local, 0)?;

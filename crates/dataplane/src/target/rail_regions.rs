@@ -22,7 +22,7 @@ use tracing::{debug, info};
 
 use super::blocks::Blocks;
 use super::error::{ProtocolError, TargetError};
-use crate::rail_paths::{RailPaths, WRITES_UNCONFIRMED};
+use crate::rail_paths::RailPaths;
 use crate::running_session::spawn;
 
 /// Bounds the words about a rail that is not used, in characters.
@@ -225,9 +225,6 @@ fn open(paths: &dyn RailPaths, rail: &OfferedRail) -> Result<(Vec<u8>, SharedEnd
     if (&abilities.provider, abilities.protocol) != (&rail.provider, rail.protocol) {
         let (here, there) = (&abilities.provider, &rail.provider);
         return Err(FabricError::Misbehaves(format!("the rails are of different kinds: {here} and {there}")));
-    }
-    if !abilities.has_immediates() {
-        return Err(FabricError::NoLibrary(WRITES_UNCONFIRMED.into()));
     }
     endpoint.connect(&rail.name)?;
     Ok((endpoint.name().to_vec(), endpoint))

@@ -60,14 +60,10 @@ pub fn serve_rail() -> io::Result<()> {
     thread::spawn(|| {
         thread::sleep(END_TIME);
         // What libraries do at an exit may hang as well.
-        kill_self();
+        let _ = kill(Pid::this(), Signal::SIGKILL);
     });
     endpoints.into_iter().for_each(|endpoint| drop(endpoint.join()));
     Ok(())
-}
-
-fn kill_self() {
-    let _ = kill(Pid::this(), Signal::SIGKILL);
 }
 
 /// Operations that could not be begun yet: receives, and the others.
