@@ -123,6 +123,8 @@ impl Drop for RateShare {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::sync_channel;
+
     use super::*;
 
     const MIB: usize = 1 << 20;
@@ -135,8 +137,15 @@ mod tests {
         assert!(share.takes(MIB), "what is first goes at once");
         assert!(!share.takes(MIB));
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| share.wait(MIB, || false));
-            std::thread::sleep(Duration::from_millis(20));
+            let (looks, looked) = sync_channel(1);
+            let share = &share;
+            let waits = scope.spawn(move || {
+                share.wait(MIB, || {
+                    let _ = looks.try_send(());
+                    false
+                })
+            });
+            looked.recv().unwrap();
             assert!(!waits.is_finished());
             limiter.set_total(None);
             assert!(waits.join().unwrap());
