@@ -329,7 +329,7 @@ impl Shared {
         let rail = match hello.kind {
             ConnectionKind::Data if hello.rail => {
                 pending.give_time(RAIL_TIME);
-                rail(self.host.rails.as_deref(), &*self.host.nics, &nic, local.ip())
+                rail(self.host.rails.as_deref(), &*self.host.nics, &nic, local.ip()).ok().flatten()
             }
             _ => None,
         };

@@ -61,14 +61,17 @@ impl Addresses {
         let Some(rails) = self.rails.as_deref() else { return };
         let (now, mut has_any) = (self.now(&ThisHost), false);
         for address in now.iter().filter(|address| !address.ip.is_loopback() && address.carries_data()) {
-            if let Some(endpoint) = rail(Some(rails), &ThisHost, &address.nic, address.ip) {
+            if let Ok(Some(endpoint)) = rail(Some(rails), &ThisHost, &address.nic, address.ip) {
                 let Abilities { device, provider, .. } = endpoint.abilities();
                 info!("RDMA at {} ({}): {device}, by {provider}", address.ip, address.nic);
                 has_any = true;
             }
         }
         if !has_any {
-            warn!("RDMA is asked for, and no NIC of this host has any that can be used ({rails:?}): TCP is used");
+            warn!(
+                "RDMA is asked for, and no NIC of this host has any that can be used ({rails:?}): TCP is used; skein \
+                 doctor says more"
+            );
         }
     }
 

@@ -81,7 +81,7 @@ impl RunningSession {
                     shutdown,
                     path,
                     over_rdma: caps.one_sided,
-                    is_failure_logged: false,
+                    failure: None,
                 },
             );
             Ok(())

@@ -123,6 +123,8 @@ pub struct DialedPath {
     pub is_settled: bool,
     /// Whether the path's data goes over RDMA.
     pub over_rdma: bool,
+    /// Why the path's data does not go over RDMA; `None`: it does, or was not to.
+    pub no_rdma: Option<String>,
 }
 
 /// The last choice of pairs, and what it was made from. Hosts with hundreds of NICs have many pairs to compare.
@@ -263,6 +265,7 @@ impl Dialer {
                 is_up,
                 is_settled: has_failed || (is_up && data >= wanted && !state.dialling),
                 over_rdma: self.live.rdma_connections(state.path) > 0,
+                no_rdma: state.no_rail.clone(),
             }
         };
         let mut paths: Vec<DialedPath> = self.lock().values().map(of).collect();
@@ -380,7 +383,8 @@ impl Dialer {
         }
         let words = |state: &PathState| PathWords {
             carries: Some(state.carries).filter(|carries| *carries != PathUse::Data).map(|carries| carries.to_string()),
-            connections: (state.carries == PathUse::Data).then(|| state.connections.to_string()),
+            connections: (state.carries == PathUse::Data)
+                .then(|| state.connection_words(self.live.rdma_connections(state.path))),
         };
         self.live.set_path_words(paths.values().map(|state| (state.path, words(state))).collect());
         drop(paths);
@@ -417,9 +421,10 @@ impl Dialer {
 
     /// Compares a path's connections with those that it is to have, and dials the difference.
     fn bring_to_number(self: &Arc<Self>, pair: &Pair, state: &mut PathState, now: Instant) {
-        if self.live.take_rail_failure(state.path) {
-            warn!(session = %self.live.id, "path {}: RDMA failed, and TCP is used for a while", shown(pair));
+        if let Some(why) = self.live.take_rail_failure(state.path) {
+            warn!(session = %self.live.id, "path {}: RDMA failed, and TCP is used for a while: {why}", shown(pair));
             state.rail_pause.begin_after_failure(Instant::now());
+            state.note_no_rail(&why);
         }
         let (control, data) = self.live.path_connections(state.path);
         let (rdma, is_held_off) = (self.live.rdma_connections(state.path), self.live.rail_use.is_held_off());

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
-use skein_fabric::{Rails, SharedEndpoint};
+use skein_fabric::{FabricError, Rails, SharedEndpoint};
 use skein_link::{Connection, LinkError, Pending, TrafficClass, rdma};
 use skein_session::frame::{FrameKind, HEADER_BYTES, Header};
 use skein_session::handshake::{HandshakeError, Hello, RefuseCode, Welcome, encode_refuse};
@@ -62,13 +62,18 @@ pub(crate) fn mark(pending: &mut dyn Pending, class: TrafficClass) {
 /// device and registers memory.
 pub(crate) const RAIL_TIME: Duration = Duration::from_secs(20);
 
-/// Opens an endpoint of the rail of a NIC of this host at one of its addresses, if there is one that can be used.
-pub(crate) fn rail(rails: Option<&dyn Rails>, nics: &dyn HostNics, nic: &str, at: IpAddr) -> Option<SharedEndpoint> {
-    let rails = rails.filter(|rails| !rails.bars(nic, &|| nics.has_rdma(nic)))?;
-    rails.endpoint(at).unwrap_or_else(|error| {
-        warn!("RDMA at {at} is not used: {error}");
-        None
-    })
+/// Opens an endpoint of the rail of a NIC of this host at one of its addresses, if there is one.
+///
+/// # Errors
+/// There is one, and it cannot be used. The log says so, too.
+pub(crate) fn rail(
+    rails: Option<&dyn Rails>,
+    nics: &dyn HostNics,
+    nic: &str,
+    at: IpAddr,
+) -> Result<Option<SharedEndpoint>, FabricError> {
+    let Some(rails) = rails.filter(|rails| !rails.bars(nic, &|| nics.has_rdma(nic))) else { return Ok(None) };
+    rails.endpoint(at).inspect_err(|error| warn!("RDMA at {at} is not used: {error}"))
 }
 
 /// Takes a connection apart that has shaken hands, on the rail if both ends have one.

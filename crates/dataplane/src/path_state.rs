@@ -17,6 +17,8 @@ use crate::running_session::RunningSession;
 pub(crate) const RETRY_FIRST: Duration = Duration::from_secs(1);
 /// Says how often a path that loses large packets is tried again with them.
 const PACKETS_PERIOD: Duration = Duration::from_secs(60);
+/// Bounds the words that say why a path has no RDMA: they may be another host's, or a library's.
+const WHY_CHARS_MAX: usize = 240;
 /// Says how many members of a bond get connections of their own.
 const MEMBERS_MAX: u32 = 8;
 
@@ -36,6 +38,8 @@ pub(crate) struct PathState {
     pub(crate) packets: Option<(PathMtu, u32, Instant)>,
     /// For how long the path does without RDMA.
     pub(crate) rail_pause: RailPause,
+    /// Why the path's data does not go over RDMA, as of the last attempt; `None`: it does, or was not to.
+    pub(crate) no_rail: Option<String>,
     /// What the path carries.
     pub(crate) carries: PathUse,
     /// What carries this end's traffic, as of when the path was last dialled.
@@ -56,6 +60,7 @@ impl PathState {
             dialling: false,
             packets: None,
             rail_pause: RailPause::default(),
+            no_rail: None,
             carries: PathUse::Data,
             carriers: None,
             connections: PathConnections::default(),
@@ -71,6 +76,21 @@ impl PathState {
     /// Returns how many data connections the path is to have now.
     pub(crate) fn connections_now(&self) -> usize {
         if self.carries == PathUse::Data { self.connections.number as usize } else { 0 }
+    }
+
+    /// Notes why the path's data does not go over RDMA.
+    pub(crate) fn note_no_rail(&mut self, why: &str) {
+        let why = why.chars().map(|c| if c.is_control() { ' ' } else { c });
+        self.no_rail = Some(why.take(WHY_CHARS_MAX).collect());
+    }
+
+    /// Says how many data connections the path is to have, and why, when so many of them go over RDMA.
+    pub(crate) fn connection_words(&self, over_rdma: usize) -> String {
+        match &self.no_rail {
+            _ if over_rdma > 0 => "1: over RDMA one does what several do".into(),
+            Some(why) => format!("{}; no RDMA: {why}", self.connections),
+            None => self.connections.to_string(),
+        }
     }
 
     /// Returns whether the path is up, or may come up soon for the first time.
@@ -116,5 +136,33 @@ pub(crate) struct MissingConnections {
 impl MissingConnections {
     pub(crate) fn any(self) -> bool {
         self.control || self.data > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use skein_session::address::NicAddress;
+
+    use super::*;
+
+    #[test]
+    fn connections_are_told_with_what_became_of_rdma() {
+        let end = NicAddress {
+            ip: [10, 0, 0, 1].into(),
+            prefix: 24,
+            nic: "eth0".into(),
+            uplink: None,
+            speed_mbit: None,
+            mtu: 1500,
+        };
+        let mut state = PathState::new(Pair { local: end.clone(), remote: end }, PathId(0));
+        let tcp = state.connection_words(0);
+        state.note_no_rail("cannot send: \nno\x1b[31m");
+        assert_eq!(state.connection_words(0), format!("{tcp}; no RDMA: cannot send:  no [31m"));
+        assert_eq!(state.connection_words(1), "1: over RDMA one does what several do");
+        state.note_no_rail(&"x".repeat(10_000));
+        assert_eq!(state.no_rail.as_deref().map(str::len), Some(WHY_CHARS_MAX));
+        state.no_rail = None;
+        assert_eq!(state.connection_words(0), tcp);
     }
 }

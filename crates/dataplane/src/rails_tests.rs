@@ -164,12 +164,23 @@ fn data_goes_over_tcp_where_an_end_has_no_rail() {
     let of_devices = host(HostRails::of_devices(Vec::<OsString>::new()));
     let no_program = host(HostRails::of_providers(vec!["/no/such/program".into()], vec!["tcp;ofi_rxm".into()]));
     let rail = || over("tcp;ofi_rxm");
-    for ends in
-        [[rail(), None], [None, rail()], [rail(), over("no such provider")], [of_devices, rail()], [rail(), no_program]]
-    {
+    for (ends, why) in [
+        ([rail(), None], Some("b has none there")),
+        ([None, rail()], None),
+        ([rail(), over("no such provider")], Some("b has none there")),
+        ([over("no such provider"), rail()], Some("this host's NIC has none that can be used")),
+        ([of_devices, rail()], None),
+        ([rail(), no_program.clone()], Some("b has none there")),
+        ([no_program, rail()], Some("the process of the rail cannot be started")),
+    ] {
         let joined = Joined::new(ends);
         assert_eq!(joined.connections(), [0, 0]);
+        joined.dialer.come_to_rails(Instant::now() + PATIENCE);
         joined.echo();
+        assert_eq!(joined.connections(), [0, 0]);
+        let [path] = &joined.dialer.paths()[..] else { panic!("there is one path") };
+        let told = path.no_rdma.as_deref();
+        assert!(told.is_some() == why.is_some() && told.unwrap_or("").contains(why.unwrap_or("")), "{told:?}");
     }
 }
 

@@ -142,8 +142,8 @@ pub(crate) struct ConnectionHandle {
     pub(crate) path: PathId,
     /// Whether the connection goes over RDMA.
     pub(crate) over_rdma: bool,
-    /// Whether the log says why the connection failed.
-    pub(crate) is_failure_logged: bool,
+    /// Why the connection failed, once that is known.
+    pub(crate) failure: Option<String>,
 }
 
 /// The sending half of a connection, for its own thread and for others.
@@ -209,8 +209,8 @@ pub(crate) struct State {
     problems: Vec<NetworkProblem>,
     /// What is known of the paths, at the end that dials.
     path_words: BTreeMap<PathId, PathWords>,
-    /// The paths of which a connection over RDMA has failed.
-    pub(crate) rails_failed: BTreeSet<PathId>,
+    /// The paths of which a connection over RDMA has failed, and why.
+    pub(crate) rails_failed: BTreeMap<PathId, String>,
     /// The bytes that rails of the paths have written into guests' RAM at the peer.
     rail_bytes: BTreeMap<PathId, u64>,
     mtu_probes_under_way: usize,
@@ -292,7 +292,7 @@ impl RunningSession {
                 peer_addresses,
                 problems: Vec::new(),
                 path_words: BTreeMap::new(),
-                rails_failed: BTreeSet::new(),
+                rails_failed: BTreeMap::new(),
                 rail_bytes: BTreeMap::new(),
                 mtu_probes_under_way: 0,
                 incoming: Some(incoming),
@@ -503,7 +503,9 @@ impl RunningSession {
     pub(crate) fn drop_connection(&self, id: ConnectionId, how: ConnectionEnd) {
         let mut state = self.lock();
         if how == ConnectionEnd::Failed && state.core.ended().is_none() {
-            let failed = state.connections.get(&id).filter(|handle| handle.over_rdma).map(|handle| handle.path);
+            let failed = state.connections.get(&id).filter(|handle| handle.over_rdma);
+            let why = |handle: &ConnectionHandle| handle.failure.clone().unwrap_or_else(|| "it was given up".into());
+            let failed = failed.map(|handle| (handle.path, why(handle)));
             state.rails_failed.extend(failed);
         }
         drop(state);
@@ -523,8 +525,8 @@ impl RunningSession {
         self.changed.notify_all();
     }
 
-    /// Returns whether a connection of a path over RDMA has failed since this was asked last.
-    pub(crate) fn take_rail_failure(&self, path: PathId) -> bool {
+    /// Returns why a connection of a path over RDMA has failed since this was asked last, if one has.
+    pub(crate) fn take_rail_failure(&self, path: PathId) -> Option<String> {
         self.lock().rails_failed.remove(&path)
     }
 
@@ -535,8 +537,9 @@ impl RunningSession {
         let is_over = state.core.ended().is_some();
         match state.connections.get_mut(&id) {
             Some(handle) if handle.over_rdma && matches!(end, LinkEnd::Failed(_)) && !is_over => {
-                if !std::mem::replace(&mut handle.is_failure_logged, true) {
+                if handle.failure.is_none() {
                     warn!(session = %self.id, peer = self.peer, connection = id.0, "RDMA: cannot {doing}: {why}");
+                    handle.failure = Some(format!("cannot {doing}: {why}"));
                 }
             }
             _ => debug!(session = %self.id, connection = id.0, "cannot {doing}: {why}"),
@@ -694,7 +697,8 @@ impl RunningSession {
             Event::Transmit(id) => state.wake_connection(id),
             Event::Close(id) => {
                 // The connection's receiver notices the end, and reports the connection down.
-                if let Some(connection) = state.connections.get(&id) {
+                if let Some(connection) = state.connections.get_mut(&id) {
+                    connection.failure.get_or_insert_with(|| "nothing has passed for too long".into());
                     connection.shutdown.abort();
                     connection.sender.wake.notify_all();
                 }

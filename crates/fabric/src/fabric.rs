@@ -64,8 +64,18 @@ impl Abilities {
 pub enum Access {
     /// Operations of this end alone.
     Local,
-    /// The peer, too, who knows the key: it reads and writes.
-    Remote,
+    /// A peer that knows the key, too, who writes and reads nothing. Devices enforce that; `tcp;ofi_rxm` lets the peer
+    /// read.
+    RemoteWrite,
+    /// A peer that knows the key, too, who reads and writes.
+    RemoteReadWrite,
+}
+
+impl Access {
+    /// Returns whether a peer has access.
+    pub fn is_remote(self) -> bool {
+        self != Access::Local
+    }
 }
 
 /// Memory that a rail has registered, until this is dropped and no operation uses the memory.

@@ -322,7 +322,7 @@ impl Endpoint for FakeEndpoint {
         let wrong = state.wrong.filter(|(of, _)| *of == bytes);
         let told = RemoteMemory { address: 0, key };
         let region = Arc::new(FakeRegion { mapping, bytes, told: wrong.map_or(told, |(_, wrong)| wrong(told)) });
-        if access == Access::Remote {
+        if access.is_remote() {
             state.regions.insert(key, region.clone());
         }
         Ok(region)

@@ -365,7 +365,8 @@ impl RailEndpoint {
     pub fn register(&self, memory: &SharedMemory, access: Access, key: u64) -> Result<Rc<RailRegion>, FabricError> {
         let local = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
         let (rights, key) = match access {
-            Access::Remote => (local | FI_REMOTE_READ | FI_REMOTE_WRITE, key),
+            Access::RemoteWrite => (local | FI_REMOTE_WRITE, key),
+            Access::RemoteReadWrite => (local | FI_REMOTE_READ | FI_REMOTE_WRITE, key),
             // A key that nobody is told; but two regions of a domain must not have the same.
             Access::Local => (local, key ^ self.next_key.replace(self.next_key.get() + 1)),
         };
@@ -377,7 +378,7 @@ impl RailEndpoint {
             ((*(*domain).mr).reg)(&mut (*domain).fid, at, bytes, rights, 0, key, 0, region, null_mut())
         })?;
         let region = Rc::new(RailRegion { region, mapping, bytes, rail: self.rail.clone() });
-        if access == Access::Remote {
+        if access.is_remote() {
             self.regions.borrow_mut().push(region.clone());
         }
         Ok(region)

@@ -47,7 +47,7 @@ impl End {
         let endpoint = ProcessEndpoint::open(&process, &[provider.to_owned()], HERE).unwrap().unwrap();
         let endpoint: SharedEndpoint = Arc::new(endpoint);
         let buffer = Buffer::new(2 * SLOT).unwrap();
-        let region = endpoint.register(buffer.memory(), Access::Remote, key).unwrap();
+        let region = endpoint.register(buffer.memory(), Access::RemoteReadWrite, key).unwrap();
         End { process, endpoint, buffer, region }
     }
 

@@ -325,7 +325,9 @@ impl Run<'_, '_> {
         self.dialer.come_to_rails(Instant::now() + RAILS_TIME);
         let now = self.dialer.paths();
         for (path, probed) in paths.iter().zip(&mut result.paths) {
-            probed.over_rdma = now.iter().any(|now| is_same(now, path) && now.over_rdma);
+            let Some(now) = now.iter().find(|now| is_same(now, path)) else { continue };
+            probed.over_rdma = now.over_rdma;
+            probed.no_rdma = now.no_rdma.clone().unwrap_or_default();
         }
         let mut of_nic: BTreeMap<&str, usize> = BTreeMap::new();
         for (nth, path) in paths.iter().enumerate() {

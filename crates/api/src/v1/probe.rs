@@ -52,6 +52,9 @@ pub struct ProbedPath {
     /// Whether the rates are those of RDMA.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub over_rdma: bool,
+    /// Why the path's data does not go over RDMA though the host is to use that; empty: the data does, or was not to.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub no_rdma: String,
     /// What the path carries alone to the other host.
     pub out: Option<MeasuredRate>,
     /// What the path carries alone from the other host.
@@ -304,6 +307,7 @@ impl Probe {
             passes_bytes: Some(1500),
             lost_bytes: Some(1525),
             over_rdma: true,
+            no_rdma: String::new(),
             out: Some(rate),
             back: Some(rate),
             duplex_out: Some(rate),

@@ -139,7 +139,9 @@ impl SessionOptions {
 
 /// Parses a value of `--rdma`.
 fn rdma(text: &str) -> Result<String, String> {
-    match text.contains(char::is_whitespace) || text.is_empty() {
+    // No provider is called so, and who writes that means one of the words.
+    let is_switch = ["on", "yes", "true", "no", "false", "none"].contains(&text);
+    match is_switch || text.contains(char::is_whitespace) || text.is_empty() {
         true => Err("it may be off, auto or a provider of libfabric, such as 'verbs;ofi_rxm'".into()),
         false => Ok(text.to_owned()),
     }

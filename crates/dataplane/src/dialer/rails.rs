@@ -42,20 +42,28 @@ impl Dialer {
         let mut paths = self.lock();
         let Some(state) = paths.get_mut(&pair.ends()) else { return };
         state.dialling = false;
-        if let Err(why) = opened {
-            match why {
-                NoRail::Here | NoRail::There => state.rail_pause.begin_without_rail(Instant::now()),
-                NoRail::Failed(_) => state.rail_pause.begin_after_failure(Instant::now()),
-            }
-            drop(paths);
-            why.tell(&format!("path {}", shown(pair)));
+        let Err(why) = opened else {
+            state.no_rail = None;
+            return;
+        };
+        match why {
+            NoRail::Here | NoRail::There => state.rail_pause.begin_without_rail(Instant::now()),
+            NoRail::Failed(_) => state.rail_pause.begin_after_failure(Instant::now()),
+        }
+        let words = why.words(&self.live.peer);
+        state.note_no_rail(&words);
+        drop(paths);
+        match why {
+            NoRail::Here => debug!("path {}: no RDMA: {words}", shown(pair)),
+            NoRail::There => info!("path {}: no RDMA: {words}", shown(pair)),
+            NoRail::Failed(_) => warn!("path {}: no RDMA: {words}", shown(pair)),
         }
     }
 
     fn connect_by_rail(&self, pair: &Pair, path: PathId, packet_bytes: Option<u32>) -> Result<(), NoRail> {
-        let rails = self.host.rails.as_deref();
-        let rail = rail(rails, &*self.host.nics, &pair.local.nic, pair.local.ip).ok_or(NoRail::Here)?;
         let failed = |error: &dyn Display| NoRail::Failed(error.to_string());
+        let rail = rail(self.host.rails.as_deref(), &*self.host.nics, &pair.local.nic, pair.local.ip);
+        let rail = rail.map_err(|error| failed(&error))?.ok_or(NoRail::Here)?;
         let mut pending = self.host.data.dial(&self.dial(pair, packet_bytes)).map_err(|error| failed(&error))?;
         let hello = Hello { rail: true, ..self.hello_on(&*pending, path, ConnectionKind::Data) };
         let welcome = greet(&mut *pending, &hello).map_err(|error| failed(&error))?;
@@ -74,11 +82,11 @@ enum NoRail {
 }
 
 impl NoRail {
-    fn tell(&self, path: &str) {
+    fn words(&self, peer: &str) -> String {
         match self {
-            NoRail::Here => debug!("{path}: this end has no rail there"),
-            NoRail::There => info!("{path}: no RDMA: the other end has no rail there, and TCP is used"),
-            NoRail::Failed(why) => warn!("{path}: RDMA is not used, but TCP: {why}"),
+            NoRail::Here => "this host's NIC has none that can be used".into(),
+            NoRail::There => format!("{peer} has none there, or none that can be used: its agent's log says more"),
+            NoRail::Failed(why) => why.clone(),
         }
     }
 }

@@ -253,7 +253,7 @@ fn register(state: &Mutex<State>, numbers: &mut Vec<u8>, memory: &SharedMemory, 
     for (rail, endpoint) in rails {
         let mut key = [0; 8];
         let registered = match aws_lc_rs::rand::fill(&mut key) {
-            Ok(()) => endpoint.register(memory, Access::Remote, u64::from_le_bytes(key)),
+            Ok(()) => endpoint.register(memory, Access::RemoteWrite, u64::from_le_bytes(key)),
             Err(_) => Err(FabricError::NoMemory("for random numbers".into())),
         };
         let mut state = state.lock();

@@ -188,7 +188,7 @@ mod tests {
         let (a, b) = Channel::pair().unwrap();
         let b = Channel::of(b);
         assert!(b.receive::<Request>().unwrap().is_none());
-        let register = Request::Register { region: 1, offset: 2, bytes: 3, access: Access::Remote, key: 4 };
+        let register = Request::Register { region: 1, offset: 2, bytes: 3, access: Access::RemoteWrite, key: 4 };
         let file = std::fs::File::open("/dev/null").unwrap();
         assert!(a.send(&register, Some(file.as_fd())).unwrap() && a.send(&Request::Rest, None).unwrap());
         let (first, fd) = b.receive::<Request>().unwrap().unwrap();

@@ -131,7 +131,7 @@ fn make(endpoint: &dyn Endpoint) -> Result<(Made, Ready), LinkError> {
         let most = endpoint.abilities().operation_bytes_max;
         return Err(LinkError::NoRail(format!("the provider writes at most {most} bytes at once")));
     }
-    let (incoming, here) = Slot::register(endpoint, SLOTS.into(), SLOT_BYTES, Access::Remote, key()?)?;
+    let (incoming, here) = Slot::register(endpoint, SLOTS.into(), SLOT_BYTES, Access::RemoteWrite, key()?)?;
     let (outgoing, _) = Slot::register(endpoint, SLOTS.into(), SLOT_BYTES, Access::Local, key()?)?;
     let small = |count| -> Result<Vec<Slot>, LinkError> {
         Ok(Slot::register(endpoint, count, Ring::MESSAGE_SLOT_BYTES, Access::Local, key()?)?.0)

@@ -39,7 +39,7 @@ impl End {
     fn open(rails: &HostRails) -> Result<End, FabricError> {
         let none = || FabricError::NoLibrary(format!("{RDMA_OVER_TCP} has no rail on the loopback address"));
         let endpoint = rails.endpoint([127, 0, 0, 1].into())?.ok_or_else(none)?;
-        let (mut slots, at) = Slot::register(&*endpoint, 1, MEMORY_BYTES, Access::Remote, 1)?;
+        let (mut slots, at) = Slot::register(&*endpoint, 1, MEMORY_BYTES, Access::RemoteReadWrite, 1)?;
         let mut memory = slots.remove(0);
         memory.bytes_mut().fill(0x5a);
         Ok(End { endpoint, memory, at })

@@ -3,25 +3,20 @@
 use skein_agent::Network;
 use skein_host::Nic;
 
+use super::arguments::Arguments;
 use super::finding::{Finding, ok, warn};
 use crate::commands::networks;
 
 const OPTION: &str = "--exclude-network";
 
-/// Returns what is to be said of the networks that the agent excludes. `pid`: the agent's process.
-pub fn networks_of(pid: Option<i32>) -> Vec<Finding> {
-    // Who may not read it is told so elsewhere.
-    let words = pid.and_then(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).ok()).unwrap_or_default();
-    let words: Vec<String> =
-        words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-    judge(&excluded(&words), &skein_host::nics().unwrap_or_default())
+/// Returns what is to be said of the networks that the agent excludes.
+pub fn networks_of(agent: &Arguments) -> Vec<Finding> {
+    judge(&excluded(agent), &skein_host::nics().unwrap_or_default())
 }
 
 /// Returns the networks that a command line excludes. What is no network was refused by the agent.
-fn excluded(words: &[String]) -> Vec<Network> {
-    let joined = words.iter().filter_map(|word| word.strip_prefix(OPTION)?.strip_prefix('='));
-    let apart = words.windows(2).filter(|pair| pair[0] == OPTION).map(|pair| &pair[1][..]);
-    joined.chain(apart).filter_map(|network| network.parse().ok()).collect()
+fn excluded(agent: &Arguments) -> Vec<Network> {
+    agent.values(OPTION).filter_map(|network| network.parse().ok()).collect()
 }
 
 fn judge(excluded: &[Network], nics: &[Nic]) -> Vec<Finding> {
@@ -53,8 +48,7 @@ mod tests {
         let nics = [nic("eth0", "10.7.0.1"), nic("eth1", "10.9.0.1"), nic("mgmt", "192.168.7.1")];
         let line = "skein agent --exclude-network 192.168.7.0/24 --exclude-network=10.9.0.0/24 --dscp 8 \
                     --exclude-network 172.16.0.0/12";
-        let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        let findings = judge(&excluded(&words), &nics);
+        let findings = judge(&excluded(&Arguments::of_line(line)), &nics);
         let told: Vec<&str> = findings.iter().map(|finding| &finding.what[..]).collect();
         assert_eq!(
             told,
@@ -64,6 +58,6 @@ mod tests {
                 "mgmt carries no guests' memory (--exclude-network 192.168.7.0/24)",
             ]
         );
-        assert_eq!(judge(&excluded(&words[..2]), &nics).len(), 0);
+        assert_eq!(judge(&excluded(&Arguments::default()), &nics).len(), 0);
     }
 }

@@ -1,6 +1,7 @@
 //! `skein doctor`.
 
 mod agent;
+mod arguments;
 mod excluded;
 mod finding;
 mod network;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use arguments::Arguments;
 use finding::{Finding, Severity};
 use skein_host::Kernel;
 use skein_network::Recorder;
@@ -71,9 +73,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     findings.extend(system::hypervisor(args.qemu));
     findings.extend(network::nics());
     findings.extend(network::interfaces());
-    findings.extend(excluded::networks_of(pid));
+    let arguments = Arguments::of_process(pid);
+    findings.extend(excluded::networks_of(&arguments));
     findings.extend(network::tcp());
-    findings.extend(rdma::rdma(pid));
+    findings.extend(rdma::rdma(pid, &arguments));
     findings.extend(system::memory());
     findings.extend(system::cpu());
     findings.push(system::ciphers());

@@ -7,6 +7,7 @@ use skein_agent::{HostRails, rail_of};
 use skein_host::Kernel;
 use skein_network::Interface;
 
+use super::arguments::Arguments;
 use super::finding::{Finding, ok, warn};
 use crate::commands::own_command;
 use crate::commands::session_options::SERVE_RAIL;
@@ -16,26 +17,71 @@ const SHARED_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabl
 /// The memory that a connection over RDMA locks, in bytes: rings of 64 slots of 272 KiB both ways, and messages.
 const CONNECTION_BYTES: u64 = 36 << 20;
 
-/// `agent` is the agent's process, if there is one.
-pub fn rdma(agent: Option<i32>) -> Vec<Finding> {
+/// `pid` is the agent's process, if there is one; `agent` is what that was told.
+pub fn rdma(pid: Option<i32>, agent: &Arguments) -> Vec<Finding> {
     let Ok(interfaces) = skein_network::read(&Kernel::new()) else { return Vec::new() };
+    let process = pid.map_or("self".to_owned(), |pid| pid.to_string());
+    let limits = fs::read_to_string(format!("/proc/{process}/limits")).unwrap_or_default();
     let rails = HostRails::of_devices(own_command(SERVE_RAIL));
-    let process = agent.map_or("self".to_owned(), |pid| pid.to_string());
-    let of_process = |file: &str| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
-    let mut findings = judge(&interfaces, |at| rail_of(&rails, at), &of_process("limits"));
-    let shared = fs::read_to_string(SHARED_HUGE_PAGES).unwrap_or_default();
-    findings.extend(small_pages(&of_process("cmdline"), &shared));
+    let mut findings = judge(&interfaces, |at| rail_of(&rails, at), &limits);
+    let providers: Vec<String> = agent.values("--rdma").map(str::to_owned).collect();
+    match &providers[..] {
+        [] => {}
+        [only] if only == "off" => {}
+        [only] if only == "auto" => findings.extend(no_device(&interfaces)),
+        named => {
+            let rails = HostRails::of_providers(own_command(SERVE_RAIL), named.to_vec());
+            findings.extend(named_providers(named, &interfaces, |at| rail_of(&rails, at)));
+        }
+    }
+    if agent.values("--rdma-plaintext").any(|value| value == "allow") {
+        findings.extend(small_pages(&fs::read_to_string(SHARED_HUGE_PAGES).unwrap_or_default()));
+    }
     findings
 }
 
-/// Judges the pages of guests' shared RAM, which an agent that lets NICs write gives them. `arguments` are the agent's,
-/// each with a zero behind it; `shared` is what [`SHARED_HUGE_PAGES`] says.
-fn small_pages(arguments: &str, shared: &str) -> Option<Finding> {
-    let arguments: Vec<&str> = arguments.split('\0').collect();
-    let allows = arguments.windows(2).any(|pair| pair == ["--rdma-plaintext", "allow"])
-        || arguments.contains(&"--rdma-plaintext=allow");
+/// Says that RDMA is asked for, and no NIC has a device for that.
+fn no_device(interfaces: &[Interface]) -> Option<Finding> {
+    interfaces.iter().all(|of| of.rdma.is_empty()).then(|| {
+        let what = "the agent is to use RDMA (--rdma auto), and no NIC of this host has an RDMA device: TCP is used";
+        warn("rdma", what, "rdma link (iproute2) shows devices; a NIC's driver may need a module; docs/rdma-setup.md")
+    })
+}
+
+/// Judges the providers of libfabric that the agent was told to use. `rail` opens what they have at an address, and
+/// says what that is in words.
+fn named_providers(
+    providers: &[String],
+    interfaces: &[Interface],
+    rail: impl Fn(IpAddr) -> Result<Option<String>, String>,
+) -> Vec<Finding> {
+    let of_nic = |of: &Interface| {
+        let address = of.nic.addresses.iter().find(|address| address.usable && !is_link_local(address.ip))?;
+        Some((of.nic.name.clone(), rail(address.ip)))
+    };
+    let mut failed = None;
+    let found = interfaces.iter().filter_map(of_nic).filter_map(|(nic, rail)| match rail {
+        Ok(rail) => rail.map(|rail| ok("rdma", format!("{nic}: {rail}"))),
+        Err(why) => {
+            failed.get_or_insert(why);
+            None
+        }
+    });
+    let found: Vec<Finding> = found.collect();
+    if !found.is_empty() {
+        return found;
+    }
+    let what = format!("the agent is to use RDMA by {}, and no NIC has any: TCP is used", providers.join(", "));
+    let why = failed.unwrap_or_else(|| "libfabric offers nothing by that name at this host's addresses".into());
+    let cure = "fi_info -l (libfabric-bin) lists providers; --rdma auto takes those of RDMA devices";
+    vec![warn("rdma", format!("{what} ({why})"), cure)]
+}
+
+/// Judges the pages of guests' shared RAM, which an agent that lets NICs write gives them. `shared` is what
+/// [`SHARED_HUGE_PAGES`] says.
+fn small_pages(shared: &str) -> Option<Finding> {
     let is_small = ["[never]", "[deny]"].iter().any(|value| shared.contains(value));
-    (allows && is_small).then(|| {
+    is_small.then(|| {
         let what = "guests' RAM, which NICs may write, is shared memory, and has small pages here";
         warn("rdma", what, format!("echo advise > {SHARED_HUGE_PAGES}, at each boot"))
     })
@@ -108,11 +154,25 @@ mod tests {
 
     #[test]
     fn small_pages_are_told_where_nics_write_shared_memory() {
-        let (allow, usual) = ("skein\0agent\0--rdma-plaintext\0allow\0", "skein\0agent\0--rdma\0auto\0");
-        let (small, huge) = ("always within_size advise [never] deny force\n", "always [advise] never\n");
-        assert!(small_pages(allow, small).is_some() && small_pages("a\0--rdma-plaintext=allow", small).is_some());
-        assert!(small_pages(allow, huge).is_none() && small_pages(usual, small).is_none());
-        assert!(small_pages(allow, "").is_none());
+        assert!(small_pages("always within_size advise [never] deny force\n").is_some());
+        assert!(small_pages("always [advise] never\n").is_none() && small_pages("").is_none());
+    }
+
+    #[test]
+    fn rdma_that_is_asked_for_and_not_there_is_told() {
+        let with = with_rdma(true, Some("10.0.0.1"));
+        let (bare, named) = (&with[1..], ["no_such".to_owned()]);
+        assert!(no_device(bare).is_some() && no_device(&with).is_none());
+        let found = |rail: Result<Option<&str>, &str>| {
+            let rail = |_| rail.map(|rail| rail.map(str::to_owned)).map_err(str::to_owned);
+            let [finding] = &named_providers(&named, &with[..1], rail)[..] else { panic!("one NIC, one finding") };
+            (finding.severity, finding.what.clone())
+        };
+        assert_eq!(found(Ok(Some("tcp"))), (Severity::Ok, "eth7: tcp".to_owned()));
+        for (rail, why) in [(Ok(None), "offers nothing by that name"), (Err("no library"), "no library")] {
+            let (severity, what) = found(rail);
+            assert!(severity == Severity::Warn && what.contains("no_such") && what.contains(why), "{what}");
+        }
     }
 
     #[test]

@@ -243,6 +243,11 @@ fn details(path: &ProbedPath) -> Vec<(&'static str, String)> {
     };
     let ms = |us: u64| millis(us as f64 / 1e3);
     let time = path.round_trip.map(|of| format!("{} at best, {} the median", ms(of.least_us), ms(of.median_us)));
+    let data = match &path.no_rdma[..] {
+        _ if path.over_rdma => "goes over RDMA".to_owned(),
+        "" => String::new(),
+        why => format!("goes over TCP; no RDMA: {why}"),
+    };
     let repeated = [(path.repeated_out_ppm, "out"), (path.repeated_back_ppm, "back")];
     let repeated = repeated.into_iter().filter_map(|(ppm, way)| {
         let ppm = ppm.filter(|ppm| *ppm > 0)?;
@@ -252,7 +257,7 @@ fn details(path: &ProbedPath) -> Vec<(&'static str, String)> {
         ("carries", path.carries.clone()),
         ("round trip", time.unwrap_or_default()),
         ("packets", packets),
-        ("data", if path.over_rdma { "goes over RDMA".into() } else { String::new() }),
+        ("data", data),
         ("sent again", repeated.collect::<Vec<_>>().join(", ")),
         ("alone", both(&path.out, &path.back)),
         ("both ways", both(&path.duplex_out, &path.duplex_back)),
