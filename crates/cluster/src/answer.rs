@@ -56,7 +56,7 @@ pub enum Ask {
     /// Move a VM. What `breaks` where a person chose the host, [`broken_by`](crate::broken_by) says before.
     Migrate { vm: String, request: MigrateRequest, breaks: Vec<String> },
     /// Ask something of the migration that a VM is in.
-    OfMigration { vm: String, ask: MigrationAsk },
+    OfMigration { vm: String, id: Option<MigrationId>, ask: MigrationAsk },
     /// Move guests where less is broken, or load is better spread.
     Optimize { request: OptimizeRequest },
     /// Change what is set of the whole cluster. With `version` only if that is what is stored.

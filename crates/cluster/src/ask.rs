@@ -24,8 +24,15 @@ use crate::{error_chain, fencing_device};
 const AGGRESSIVENESS: std::ops::RangeInclusive<u8> = 1..=5;
 /// For how long a request that is repeated under the same key gets the same answer, in milliseconds: a day.
 const REPEAT_MS: u64 = 86_400_000;
+/// How many requests that are too old to be repeated are forgotten when one more is remembered.
+const REPEATS_FORGOTTEN: usize = 16;
 /// How long ago an agent may have reported that counts as reporting now, in milliseconds: some report periods.
 const FRESH_MS: u64 = 3000;
+
+/// Returns whether a request is too old to be repeated.
+fn is_too_old(now: Now, request: &RepeatRecord) -> bool {
+    now.wall.0.saturating_sub(request.at.0) > REPEAT_MS
+}
 
 pub(crate) fn no_host(name: &str) -> Answer {
     let cure = "see skein host list; a host joins with skein join";
@@ -116,15 +123,23 @@ impl Controller {
     /// Remembers what was begun by a request that may come again under the same key. What would be done is not kept.
     pub(crate) fn remember_repeat(&mut self, now: Now, repeat: Option<String>, request: String, answer: &Answer) {
         if let (Some(repeat), Answer::Operation(operation)) = (repeat, answer) {
+            self.forget_repeats(now);
             let record = RepeatRecord { request, operation: operation.id.clone(), at: now.wall };
             self.tables.put(&repeat, record);
         }
     }
 
+    /// Forgets some of the requests that are too old to be repeated: more than are remembered meanwhile.
+    fn forget_repeats(&mut self, now: Now) {
+        let old = self.tables.repeats.iter().filter(|(_, found)| is_too_old(now, &found.value));
+        let old: Vec<String> = old.take(REPEATS_FORGOTTEN).map(|(key, _)| key.clone()).collect();
+        old.iter().for_each(|key| self.tables.delete::<RepeatRecord>(key));
+    }
+
     /// Returns the answer to a request that came before under the same key.
     fn repeated(&mut self, now: Now, repeat: &str, asked: &Asked) -> Option<Answer> {
         let found = self.tables.repeats.get(repeat).map(|found| found.value.clone())?;
-        if now.wall.0.saturating_sub(found.at.0) > REPEAT_MS {
+        if is_too_old(now, &found) {
             self.tables.delete::<RepeatRecord>(repeat);
             return None;
         }

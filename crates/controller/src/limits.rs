@@ -1,11 +1,12 @@
 //! How many connections there may be, by address and in all, and how many wrong tokens an address may try.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 /// How many connections a controller takes.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +23,8 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Counts connections.
+/// Counts connections. One that is too many takes the place of the oldest that is no agent's: whoever opens many and
+/// says nothing keeps nobody out, above all no agent, whose host would count as lost.
 #[derive(Debug)]
 pub(crate) struct Connections {
     limits: ConnectionLimits,
@@ -31,15 +33,39 @@ pub(crate) struct Connections {
 
 #[derive(Debug, Default)]
 struct Counts {
-    all: usize,
-    of_address: BTreeMap<IpAddr, usize>,
+    agents: usize,
+    /// Those that are no agent's, or not known to be, by their age.
+    others: BTreeMap<u64, Other>,
+    of_address: BTreeMap<IpAddr, BTreeSet<u64>>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Other {
+    address: IpAddr,
+    give_way: Arc<Notify>,
+}
+
+impl Counts {
+    fn remove(&mut self, number: u64) -> Option<Other> {
+        let other = self.others.remove(&number)?;
+        if let Some(of_address) = self.of_address.get_mut(&other.address) {
+            of_address.remove(&number);
+            if of_address.is_empty() {
+                self.of_address.remove(&other.address);
+            }
+        }
+        Some(other)
+    }
 }
 
 /// A connection that counts until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Counted {
     connections: Arc<Connections>,
-    address: Option<IpAddr>,
+    number: u64,
+    is_agent: bool,
+    give_way: Arc<Notify>,
 }
 
 impl Connections {
@@ -47,37 +73,49 @@ impl Connections {
         Arc::new(Connections { limits, counts: Mutex::default() })
     }
 
-    /// Counts a connection. `None`: there are too many.
+    /// Counts a connection. `None`: there are too many, all of them agents'.
     pub fn add(self: &Arc<Connections>, address: IpAddr) -> Option<Counted> {
         let mut counts = self.counts.lock();
-        let of_address = counts.of_address.get(&address).copied().unwrap_or(0);
-        if counts.all >= self.limits.all || of_address >= self.limits.of_address {
-            return None;
+        let of_address = counts.of_address.get(&address).filter(|own| own.len() >= self.limits.of_address);
+        let in_all = counts.others.len() + counts.agents >= self.limits.all;
+        let oldest = match of_address {
+            Some(own) => own.first().copied(),
+            None if in_all => Some(*counts.others.first_key_value()?.0),
+            None => None,
+        };
+        if let Some(other) = oldest.and_then(|oldest| counts.remove(oldest)) {
+            other.give_way.notify_one();
         }
-        counts.all += 1;
-        counts.of_address.insert(address, of_address + 1);
-        Some(Counted { connections: self.clone(), address: Some(address) })
+        let (number, give_way) = (counts.next, Arc::new(Notify::new()));
+        counts.next += 1;
+        counts.others.insert(number, Other { address, give_way: give_way.clone() });
+        counts.of_address.entry(address).or_default().insert(number);
+        Some(Counted { connections: self.clone(), number, is_agent: false, give_way })
     }
 }
 
 impl Counted {
-    /// Lets the connection count in all, and not for its address: an agent's.
-    pub fn release_address(&mut self) {
-        let Some(address) = self.address.take() else { return };
+    /// Has the connection count in all, and not for its address, and give way to none: an agent's.
+    pub fn is_agents(&mut self) {
         let mut counts = self.connections.counts.lock();
-        if let Some(count) = counts.of_address.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.of_address.remove(&address);
-            }
-        }
+        counts.remove(self.number);
+        counts.agents += 1;
+        self.is_agent = true;
+    }
+
+    /// Returns what is told when the connection is to give way to another.
+    pub fn give_way(&self) -> Arc<Notify> {
+        self.give_way.clone()
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.release_address();
-        self.connections.counts.lock().all -= 1;
+        let mut counts = self.connections.counts.lock();
+        match self.is_agent {
+            true => counts.agents -= 1,
+            false => drop(counts.remove(self.number)),
+        }
     }
 }
 
@@ -142,24 +180,39 @@ impl Wrong {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
 
     const A: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
     const B: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 
     #[test]
-    fn connections_are_counted_by_address_and_in_all() {
+    fn connections_are_counted_by_address_and_in_all_and_the_oldest_gives_way() {
         let connections = Connections::new(ConnectionLimits { all: 3, of_address: 2 });
-        let (first, second) = (connections.add(A).unwrap(), connections.add(A).unwrap());
-        assert!(connections.add(A).is_none());
-        let mut agent = connections.add(B).unwrap();
-        assert!(connections.add(B).is_none(), "there are three");
-        agent.release_address();
-        drop(second);
-        assert!(connections.add(B).is_some());
-        drop((first, agent));
+        let add = |address| connections.add(address).unwrap();
+        let gives_way = |counted: &Counted| counted.give_way().notified().now_or_never().is_some();
+        let (first, second) = (add(A), add(A));
+        let third = add(A);
+        assert!(gives_way(&first) && !gives_way(&second), "the oldest of the address");
+        let mut agent = add(B);
+        agent.is_agents();
+        let another = add(B);
+        assert!(gives_way(&second) && !gives_way(&third) && !gives_way(&agent), "the oldest of all, there are three");
+        // One that gives way has no part in the count, whenever it ends.
+        drop((first, second));
+        assert_eq!(connections.counts.lock().others.len(), 2);
+        drop((third, another, agent));
         let counts = connections.counts.lock();
-        assert!(counts.all == 0 && counts.of_address.is_empty());
+        assert!(counts.agents == 0 && counts.others.is_empty() && counts.of_address.is_empty());
+    }
+
+    #[test]
+    fn agents_give_way_to_nobody() {
+        let connections = Connections::new(ConnectionLimits { all: 2, of_address: 2 });
+        let mut agents = [connections.add(A).unwrap(), connections.add(A).unwrap()];
+        agents.iter_mut().for_each(Counted::is_agents);
+        assert!(connections.add(B).is_none() && connections.add(A).is_none());
     }
 
     #[test]

@@ -93,9 +93,16 @@ pub async fn serve(
         match accepted {
             Ok((socket, from)) => match connections.add(from.ip().to_canonical()) {
                 Some(counted) => {
-                    drop(tasks.spawn(serve_connection(port.clone(), socket, from, counted, graceful.watcher())))
+                    let give_way = counted.give_way();
+                    let served = serve_connection(port.clone(), socket, from, counted, graceful.watcher());
+                    tasks.spawn(async move {
+                        tokio::select! {
+                            () = served => {}
+                            () = give_way.notified() => debug!("{from} has too many connections: its oldest ends"),
+                        }
+                    });
                 }
-                None => debug!("{from} has too many connections"),
+                None => debug!("{from} is not served: there are too many agents"),
             },
             Err(error) => {
                 // Too many open files, mostly: others have to end first.
@@ -137,7 +144,7 @@ async fn serve_connection(
     let is_agent = tls.alpn_protocol() == Some(CONTROLLER_ALPN);
     match (peer, shown) {
         (ClusterPeer::Host(host), Some(certificate)) if is_agent => {
-            counted.release_address();
+            counted.is_agents();
             // The end does not wait for agents.
             drop(watcher);
             let address = from.ip().to_canonical();
@@ -160,6 +167,7 @@ async fn serve_http(port: &Port, stream: TlsStream<TcpStream>, peer: Arc<Peer>, 
         request.extensions_mut().insert(peer.clone());
         router.clone().oneshot(request)
     });
+    let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_WITHIN).max_buf_size(64 << 10);
     builder
@@ -170,6 +178,8 @@ async fn serve_http(port: &Port, stream: TlsStream<TcpStream>, peer: Arc<Peer>, 
         .max_concurrent_streams(STREAMS_MAX)
         .max_send_buf_size(SEND_BUFFER_BYTES)
         .max_header_list_size(64 << 10);
+    // Otherwise the first bytes would say which, and could be waited for without end.
+    let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
     let stream = TokioIo::new(TimedIo::new(stream, port.stall));
     let connection = builder.serve_connection(stream, service).into_owned();
     if let Err(error) = watcher.watch(connection).await {

@@ -18,6 +18,10 @@ use crate::waker::Waker;
 /// Bounds the commands of a connection that are under way, or whose reply was not sent yet.
 pub(crate) const COMMANDS_MAX: usize = 16;
 
+/// Bounds what a connection's controller only wants to see at the same time: as many questions as may be open of a
+/// host. Whoever looks takes no command's place.
+const LOOKS_MAX: usize = 16;
+
 /// Bounds what is asked of consoles on a connection at the same time: two requests of each that may be open. They wait
 /// for what guests write, and so have places of their own, which commands do not need.
 const CONSOLE_QUESTIONS_MAX: usize = 64;
@@ -35,6 +39,8 @@ pub(crate) struct Commands {
     host: Arc<dyn ControlledHost>,
     terms: Arc<Terms>,
     under_way: Arc<AtomicUsize>,
+    /// The number of looks.
+    looks: Arc<AtomicUsize>,
     /// The number of requests about consoles.
     of_consoles: Arc<AtomicUsize>,
     replies: Arc<Replies>,
@@ -62,7 +68,7 @@ impl Commands {
     /// `waker` is woken when there is a reply.
     pub(crate) fn new(host: Arc<dyn ControlledHost>, terms: Arc<Terms>, waker: Arc<Waker>) -> Commands {
         let replies = Arc::new(Replies { waiting: Mutex::default(), waker });
-        Commands { host, terms, under_way: Arc::default(), of_consoles: Arc::default(), replies }
+        Commands { host, terms, under_way: Arc::default(), looks: Arc::default(), of_consoles: Arc::default(), replies }
     }
 
     /// Returns whether no command is under way, and no reply waits to be sent.
@@ -117,7 +123,7 @@ impl Commands {
 
     /// Begins to answer what a controller only wants to see. Returns what can be said at once.
     pub(crate) fn look(&self, controller: &str, look: u64, request: Request) -> Option<ToController> {
-        self.show(controller, look, request, Permit::take(&self.under_way, COMMANDS_MAX))
+        self.show(controller, look, request, Permit::take(&self.looks, LOOKS_MAX))
     }
 
     /// Begins to answer what is asked of a console. Returns what can be said at once.

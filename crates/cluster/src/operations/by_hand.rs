@@ -102,10 +102,10 @@ impl Controller {
     }
 
     /// Shows the migrations under way and those that ended of late, by id: at most so many after an id.
-    pub fn migrations(&self, after: Option<MigrationId>, most: usize) -> Vec<MigrationView> {
+    pub fn migrations(&self, after: Option<MigrationId>, vm: Option<&str>, most: usize) -> Vec<MigrationView> {
         let mut found: BTreeMap<MigrationId, &Migration> = BTreeMap::new();
         for migration in self.observed.values().flat_map(|observed| observed.migrations.values()) {
-            if after.is_none_or(|after| migration.id > after) {
+            if after.is_none_or(|after| migration.id > after) && vm.is_none_or(|vm| migration.vm == vm) {
                 let known = found.entry(migration.id).or_insert(migration);
                 // The source knows how far the copy is.
                 if migration.role == Role::Source {

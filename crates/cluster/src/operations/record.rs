@@ -26,8 +26,18 @@ impl Controller {
 
     /// Returns the operations before an id, the newest first, `most` at most. An empty id is behind all.
     pub fn operations(&self, before: &str, most: usize) -> Vec<Operation> {
+        self.operations_that(before, most, |_| true)
+    }
+
+    /// Returns the operations before an id that are under way, as [`Self::operations`] does.
+    pub fn operations_under_way(&self, before: &str, most: usize) -> Vec<Operation> {
+        self.operations_that(before, most, |state| !state.is_over())
+    }
+
+    fn operations_that(&self, before: &str, most: usize, is_wanted: impl Fn(OperationState) -> bool) -> Vec<Operation> {
         let all = self.tables.operations.iter().rev();
-        let found = all.skip_while(|(id, _)| !before.is_empty() && id.as_str() >= before).take(most);
+        let found = all.skip_while(|(id, _)| !before.is_empty() && id.as_str() >= before);
+        let found = found.filter(|(_, found)| is_wanted(found.value.state)).take(most);
         found.filter_map(|(id, _)| self.operation_view(id)).collect()
     }
 
@@ -153,8 +163,8 @@ impl Controller {
     ) -> Operation {
         let term = self.term().unwrap_or_default();
         Operation {
-            // Ids sort by their age.
-            id: format!("{:08}-{:06}", term.0, self.number()),
+            // Ids sort by their age, also when much else was numbered meanwhile.
+            id: format!("{:08}-{:012}", term.0, self.number()),
             kind,
             state,
             by: by.to_owned(),

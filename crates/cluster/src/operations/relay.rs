@@ -17,7 +17,7 @@ const ANSWER_MS: u64 = 15_000;
 impl Controller {
     /// Asks the source's agent. `None`: the answer comes with the agent's.
     pub(crate) fn ask_source(&mut self, now: Now, asked: Asked) -> Option<Answer> {
-        let Ask::OfMigration { vm, ask } = &asked.ask else { return None };
+        let Ask::OfMigration { vm, id: meant, ask } = &asked.ask else { return None };
         if !self.tables.vms.contains_key(vm) {
             return Some(no_vm(vm));
         }
@@ -26,6 +26,10 @@ impl Controller {
         let Some(Migration { id, source, .. }) = self.migration_of(vm).or_else(waits) else {
             return Some(Answer::conflict(format!("'{vm}' is in no migration"), format!("see skein vm show {vm}")));
         };
+        if meant.is_some_and(|meant| meant != *id) {
+            let cure = format!("look at what it is in now: skein vm show {vm}");
+            return Some(Answer::conflict(format!("'{vm}' is in another migration by now"), cure));
+        }
         let (id, source) = (id.to_string(), source.clone());
         let restart = |hold, allow_throttle| Request::MigrationRestart { id: id.clone(), hold, allow_throttle };
         let request = match ask {

@@ -3,7 +3,7 @@
 use skein_api::cluster::{
     DrainRequest, HostMode, MigrateRequest, MoveState, OperationKind, OperationState, ResumeRequest,
 };
-use skein_api::{Attempt, FailureReason, HoldOptions, Migration, Outcome, Refusal, Reply, Request};
+use skein_api::{Attempt, FailureReason, HoldOptions, Migration, MigrationId, Outcome, Refusal, Reply, Request};
 use skein_cluster::{Answer, Ask, MigrationAsk};
 
 use crate::bench::{Bench, Hand, drain, preview};
@@ -216,17 +216,25 @@ fn a_migration_is_switched_limited_and_called_off_through_the_controller() {
         MigrationAsk::Cancel,
     ];
     for ask in asks {
-        let asked = bench.put(Ask::OfMigration { vm: "web".into(), ask });
+        let asked = bench.put(Ask::OfMigration { vm: "web".into(), id: None, ask });
         assert_eq!((bench.sent.len(), bench.answer(asked)), (1, None), "the agent answers first");
         bench.reply(Reply::Migration(Box::new(HELD.migration())));
         let answer = bench.answer(asked);
         assert!(matches!(&answer, Some(Answer::Migration(of)) if of.vm == "web"), "{answer:?}");
     }
-    let ask = Ask::OfMigration { vm: "web".into(), ask: MigrationAsk::Cancel };
+    let ask = Ask::OfMigration { vm: "web".into(), id: None, ask: MigrationAsk::Cancel };
     let asked = bench.put(ask.clone());
     bench.reply(Reply::Error(Refusal { message: "it is too late".into(), cure: String::new() }));
     let answer = bench.answer(asked);
     assert!(matches!(&answer, Some(Answer::Refused(of)) if of.message == "it is too late"), "{answer:?}");
+    // Whoever looked at another migration of the VM means that one.
+    let id = Some(MigrationId(HELD.migration().id.0 ^ 1));
+    let other = bench.refused(Ask::OfMigration { vm: "web".into(), id, ask: MigrationAsk::Cancel });
+    assert!(other.message.contains("in another migration") && bench.sent.is_empty(), "{other:?}");
+    let id = Some(HELD.migration().id);
+    let asked = bench.put(Ask::OfMigration { vm: "web".into(), id, ask: MigrationAsk::Cancel });
+    bench.reply(Reply::Migration(Box::new(HELD.migration())));
+    assert!(matches!(bench.answer(asked), Some(Answer::Migration(_))));
     // An agent that does not answer is not waited for without end, nor one that is gone.
     for gone in [false, true] {
         let asked = bench.put(ask.clone());
@@ -237,14 +245,14 @@ fn a_migration_is_switched_limited_and_called_off_through_the_controller() {
         let answer = bench.answer(asked);
         assert!(matches!(&answer, Some(Answer::Refused(of)) if of.message.contains("did not answer")), "{answer:?}");
     }
-    assert!(bench.refused(ask).message.contains("'alpha' does not report"));
+    assert!(bench.refused(ask.clone()).message.contains("'alpha' does not report"));
     bench.run_vm("gamma", "db");
-    let none = bench.refused(Ask::OfMigration { vm: "db".into(), ask: MigrationAsk::Cancel });
+    let none = bench.refused(Ask::OfMigration { vm: "db".into(), id: None, ask: MigrationAsk::Cancel });
     assert!(none.message.contains("'db' is in no migration"), "{none:?}");
     bench.end_by_hand(&HELD, Outcome::CalledOff);
     bench.begin_by_hand(&HELD);
     for ask in [MigrationAsk::Limit { rate_bits_per_s: Some(1) }, MigrationAsk::Throttle { percent: 100 }] {
-        assert!(matches!(bench.ask(Ask::OfMigration { vm: "web".into(), ask }), Answer::Refused(_)));
+        assert!(matches!(bench.ask(Ask::OfMigration { vm: "web".into(), id: None, ask }), Answer::Refused(_)));
     }
 }
 
@@ -252,7 +260,7 @@ fn a_migration_is_switched_limited_and_called_off_through_the_controller() {
 fn what_waits_for_its_next_attempt_is_called_off() {
     let mut bench = bench(&HELD);
     bench.end_by_hand(&HELD, Outcome::CalledOff);
-    let ask = |ask| Ask::OfMigration { vm: "web".into(), ask };
+    let ask = |ask| Ask::OfMigration { vm: "web".into(), id: None, ask };
     assert!(bench.refused(ask(MigrationAsk::Cancel)).message.contains("'web' is in no migration"));
     let attempt = Some(Attempt { number: 1, of: 3, not_begun: None, next_in_ms: Some(4000) });
     let over = Migration { outcome: Some(Outcome::CalledOff), hold: None, attempt, ..HELD.migration() };

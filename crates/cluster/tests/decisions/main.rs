@@ -23,6 +23,7 @@ mod power;
 mod rates;
 mod reasons;
 mod remove;
+mod repeats;
 mod restored;
 mod settled;
 mod start_by_hand;

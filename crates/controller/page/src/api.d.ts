@@ -11,7 +11,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** The audit log, the oldest first */
+        /** The audit log, the oldest first unless asked for otherwise */
         get: operations["list_audit"];
         put?: never;
         post?: never;
@@ -3613,10 +3613,12 @@ export interface operations {
     list_audit: {
         parameters: {
             query?: {
-                /** @description The page begins after this name: `next` of the page before */
+                /** @description The page begins after this id: `next` of the page before */
                 after?: string;
                 /** @description The most items, 100 if not given */
                 limit?: number;
+                /** @description Whether the newest come first */
+                newest?: boolean;
             };
             header?: never;
             path?: never;
@@ -5784,10 +5786,12 @@ export interface operations {
     list_migrations: {
         parameters: {
             query?: {
-                /** @description The page begins after this name: `next` of the page before */
+                /** @description The page begins after this id: `next` of the page before */
                 after?: string;
                 /** @description The most items, 100 if not given */
                 limit?: number;
+                /** @description Only those of this VM */
+                vm?: string;
             };
             header?: never;
             path?: never;
@@ -6048,6 +6052,8 @@ export interface operations {
                 before?: string;
                 /** @description The most items, 100 if not given */
                 limit?: number;
+                /** @description Whether only those that are under way are wanted */
+                open?: boolean;
             };
             header?: never;
             path?: never;
@@ -9116,7 +9122,10 @@ export interface operations {
     };
     cancel_migration: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description The migration's id: if the VM is in another by now, nothing is done */
+                id?: string;
+            };
             header?: never;
             path: {
                 /** @description The name */
@@ -9256,7 +9265,10 @@ export interface operations {
     };
     hold_migration: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description The migration's id: if the VM is in another by now, nothing is done */
+                id?: string;
+            };
             header?: never;
             path: {
                 /** @description The name */
@@ -9400,7 +9412,10 @@ export interface operations {
     };
     limit_migration: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description The migration's id: if the VM is in another by now, nothing is done */
+                id?: string;
+            };
             header?: never;
             path: {
                 /** @description The name */
@@ -9544,7 +9559,10 @@ export interface operations {
     };
     switch_migration: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description The migration's id: if the VM is in another by now, nothing is done */
+                id?: string;
+            };
             header?: never;
             path: {
                 /** @description The name */
@@ -9688,7 +9706,10 @@ export interface operations {
     };
     throttle_migration: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description The migration's id: if the VM is in another by now, nothing is done */
+                id?: string;
+            };
             header?: never;
             path: {
                 /** @description The name */

@@ -6,9 +6,11 @@ use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::Response;
+use serde::Deserialize;
 use skein_api::cluster::{AuditRecord, JoinTicket, NewJoinTicket, NewToken, Page, Token, TokenSecret};
 use skein_cluster::{Answer, Ask};
 use skein_identity::JoinToken;
+use utoipa::IntoParams;
 
 use super::answer::{response, unexpected};
 use super::app::Shared;
@@ -97,19 +99,34 @@ pub(crate) async fn new_ticket(
     }
 }
 
-/// The audit log, the oldest first
-#[utoipa::path(get, path = "/api/v1/audit", tag = "access", params(After),
+/// Which part of the audit log.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AuditPart {
+    /// The page begins after this id: `next` of the page before
+    after: Option<String>,
+    /// The most items, 100 if not given
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u32>,
+    /// Whether the newest come first
+    #[serde(default)]
+    newest: bool,
+}
+
+/// The audit log, the oldest first unless asked for otherwise
+#[utoipa::path(get, path = "/api/v1/audit", tag = "access", params(AuditPart),
     responses((status = 200, description = "A page of the log", body = Page<AuditRecord>), ReadProblems))]
 pub(crate) async fn list_audit(
     _: Admin,
     State(app): State<Shared>,
-    Query(of): Query<After>,
+    Query(of): Query<AuditPart>,
 ) -> Result<Json<Page<AuditRecord>>, Problem> {
     let most = items(of.limit)?;
-    let above = (Bound::Excluded(of.after.unwrap_or_default()), Bound::Unbounded);
+    let beyond = of.after.map_or(Bound::Unbounded, Bound::Excluded);
+    let part = if of.newest { (Bound::Unbounded, beyond) } else { (beyond, Bound::Unbounded) };
     let found = app.driver.read(|core| {
-        let log = core.tables().audit.range::<String, _>(above).take(most + 1);
-        log.map(|(_, found)| found.value.clone()).collect()
+        let log = core.tables().audit.range::<String, _>(part).map(|(_, found)| found.value.clone());
+        if of.newest { log.rev().take(most + 1).collect() } else { log.take(most + 1).collect() }
     });
     Ok(Json(page(found, most, |record: &AuditRecord| &record.id)))
 }

@@ -30,7 +30,7 @@ pub(crate) struct App {
     pub identity: ControllerIdentity,
     pub wrong: Wrong,
     /// How many questions about placement are answered at the same time.
-    pub questions: Semaphore,
+    pub questions: Arc<Semaphore>,
 }
 
 pub(crate) type Shared = Arc<App>;

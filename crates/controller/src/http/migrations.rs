@@ -9,19 +9,21 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::stream::{Stream, unfold};
+use serde::Deserialize;
 use skein_api::cluster::{
     LimitRequest, MigrationEnds, MigrationView, Page, SwitchRequest, ThrottleRequest, VmMigration,
 };
 use skein_api::{HoldRequest, MigrationId, MigrationRecord, MigrationSample, Outcome, Reply, Request, Role};
 use skein_cluster::{Answer, Ask, MigrationAsk};
 use tokio::time::{Instant, timeout_at};
+use utoipa::IntoParams;
 
 use super::answer::unexpected;
 use super::app::Shared;
 use super::body::{Body, OptionalBody};
 use super::guard::{Operator, Valid, Viewer};
 use super::origin::Origin;
-use super::page::{After, items, page};
+use super::page::{items, page};
 use super::problem::{Problem, ReadProblems, WriteProblems};
 use crate::driver::{MigrationWatch, NotShown};
 
@@ -32,19 +34,42 @@ const SILENT_MAX: Duration = Duration::from_secs(30);
 /// How long the other end is waited for once one has said that the migration is over.
 const OTHER_END: Duration = Duration::from_secs(2);
 
+/// Which migrations.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct MigrationsPart {
+    /// The page begins after this id: `next` of the page before
+    #[param(pattern = "^[0-9a-f]{16}$")]
+    after: Option<String>,
+    /// The most items, 100 if not given
+    #[param(minimum = 1, maximum = 500)]
+    limit: Option<u32>,
+    /// Only those of this VM
+    vm: Option<String>,
+}
+
+/// Which migration of a VM is meant.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Which {
+    /// The migration's id: if the VM is in another by now, nothing is done
+    #[param(pattern = "^[0-9a-f]{16}$")]
+    id: Option<String>,
+}
+
 /// The migrations under way and those that ended of late, by id
 ///
 /// Agents tell of a migration for some minutes after its end.
-#[utoipa::path(get, path = "/api/v1/migrations", tag = "migrations", params(After),
+#[utoipa::path(get, path = "/api/v1/migrations", tag = "migrations", params(MigrationsPart),
     responses((status = 200, description = "A page of migrations", body = Page<MigrationView>), ReadProblems))]
 pub(crate) async fn list_migrations(
     _: Viewer,
     State(app): State<Shared>,
-    Query(of): Query<After>,
+    Query(of): Query<MigrationsPart>,
 ) -> Result<Json<Page<MigrationView>>, Problem> {
     let most = items(of.limit)?;
     let after = of.after.as_deref().map(id).transpose()?;
-    let found = app.driver.read(|core| core.migrations(after, most + 1));
+    let found = app.driver.read(|core| core.migrations(after, of.vm.as_deref(), most + 1));
     let ids: Vec<String> = found.iter().map(|migration| migration.id.to_string()).collect();
     let next = (ids.len() > most).then(|| ids[most - 1].clone());
     let Page { items, .. } = page(found, most, |migration| &migration.vm);
@@ -150,7 +175,7 @@ fn not_told(id: &str) -> Problem {
 ///
 /// The source's agent does it, whoever began the migration.
 #[utoipa::path(post, path = "/api/v1/vms/{vm}/migration/switch", tag = "vms",
-    params(("vm" = String, Path, description = "The name")), request_body = Option<SwitchRequest>,
+    params(("vm" = String, Path, description = "The name"), Which), request_body = Option<SwitchRequest>,
     responses((status = 200, description = "The migration, as it was just before", body = VmMigration), ReadProblems,
         WriteProblems))]
 pub(crate) async fn switch_migration(
@@ -158,32 +183,34 @@ pub(crate) async fn switch_migration(
     origin: Origin,
     State(app): State<Shared>,
     Path(vm): Path<String>,
+    Query(of): Query<Which>,
     OptionalBody(request): OptionalBody<SwitchRequest>,
 ) -> Result<Json<VmMigration>, Problem> {
     let ask = MigrationAsk::Switch { deadline_s: request.deadline_s };
-    answered(origin.with(&request), &app, vm, ask).await
+    answered(origin.with(&request), &app, (vm, of), ask).await
 }
 
 /// Limits how fast a VM's migration sends from now on
 #[utoipa::path(post, path = "/api/v1/vms/{vm}/migration/limit", tag = "vms",
-    params(("vm" = String, Path, description = "The name")), request_body = Option<LimitRequest>,
+    params(("vm" = String, Path, description = "The name"), Which), request_body = Option<LimitRequest>,
     responses((status = 200, description = "The migration", body = VmMigration), ReadProblems, WriteProblems))]
 pub(crate) async fn limit_migration(
     _: Operator,
     origin: Origin,
     State(app): State<Shared>,
     Path(vm): Path<String>,
+    Query(of): Query<Which>,
     OptionalBody(request): OptionalBody<LimitRequest>,
 ) -> Result<Json<VmMigration>, Problem> {
     let ask = MigrationAsk::Limit { rate_bits_per_s: request.rate_bits_per_s };
-    answered(origin.with(&request), &app, vm, ask).await
+    answered(origin.with(&request), &app, (vm, of), ask).await
 }
 
 /// Begins a VM's migration again, so that its guest is held before it switches
 ///
 /// What was copied is copied again: QEMU takes a hold only when a copy begins. The migration has another id then.
 #[utoipa::path(post, path = "/api/v1/vms/{vm}/migration/hold", tag = "vms",
-    params(("vm" = String, Path, description = "The name")), request_body = Option<HoldRequest>,
+    params(("vm" = String, Path, description = "The name"), Which), request_body = Option<HoldRequest>,
     responses((status = 200, description = "The migration that was called off for that", body = VmMigration),
         ReadProblems, WriteProblems))]
 pub(crate) async fn hold_migration(
@@ -191,17 +218,18 @@ pub(crate) async fn hold_migration(
     origin: Origin,
     State(app): State<Shared>,
     Path(vm): Path<String>,
+    Query(of): Query<Which>,
     OptionalBody(request): OptionalBody<HoldRequest>,
 ) -> Result<Json<VmMigration>, Problem> {
     let origin = origin.with(&request);
-    answered(origin, &app, vm, MigrationAsk::Hold { hold: request.into() }).await
+    answered(origin, &app, (vm, of), MigrationAsk::Hold { hold: request.into() }).await
 }
 
 /// Begins a VM's migration again, so that its guest may be throttled
 ///
 /// What was copied is copied again: QEMU takes that only when a copy begins. The migration has another id then.
 #[utoipa::path(post, path = "/api/v1/vms/{vm}/migration/throttle", tag = "vms",
-    params(("vm" = String, Path, description = "The name")), request_body = ThrottleRequest,
+    params(("vm" = String, Path, description = "The name"), Which), request_body = ThrottleRequest,
     responses((status = 200, description = "The migration that was called off for that", body = VmMigration),
         ReadProblems, WriteProblems))]
 pub(crate) async fn throttle_migration(
@@ -209,17 +237,18 @@ pub(crate) async fn throttle_migration(
     origin: Origin,
     State(app): State<Shared>,
     Path(vm): Path<String>,
+    Query(of): Query<Which>,
     Body(request): Body<ThrottleRequest>,
 ) -> Result<Json<VmMigration>, Problem> {
     let ask = MigrationAsk::Throttle { percent: request.percent };
-    answered(origin.with(&request), &app, vm, ask).await
+    answered(origin.with(&request), &app, (vm, of), ask).await
 }
 
 /// Calls a VM's migration off
 ///
 /// The guest goes on at the source.
 #[utoipa::path(post, path = "/api/v1/vms/{vm}/migration/cancel", tag = "vms",
-    params(("vm" = String, Path, description = "The name")),
+    params(("vm" = String, Path, description = "The name"), Which),
     responses((status = 200, description = "The migration, which is being called off", body = VmMigration),
         ReadProblems, WriteProblems))]
 pub(crate) async fn cancel_migration(
@@ -227,12 +256,19 @@ pub(crate) async fn cancel_migration(
     origin: Origin,
     State(app): State<Shared>,
     Path(vm): Path<String>,
+    Query(of): Query<Which>,
 ) -> Result<Json<VmMigration>, Problem> {
-    answered(origin, &app, vm, MigrationAsk::Cancel).await
+    answered(origin, &app, (vm, of), MigrationAsk::Cancel).await
 }
 
-async fn answered(origin: Origin, app: &Shared, vm: String, ask: MigrationAsk) -> Result<Json<VmMigration>, Problem> {
-    match origin.ask(app, Ask::OfMigration { vm, ask }).await? {
+async fn answered(
+    origin: Origin,
+    app: &Shared,
+    (vm, of): (String, Which),
+    ask: MigrationAsk,
+) -> Result<Json<VmMigration>, Problem> {
+    let id = of.id.as_deref().map(id).transpose()?;
+    match origin.ask(app, Ask::OfMigration { vm, id, ask }).await? {
         Answer::Migration(migration) => Ok(Json(*migration)),
         answer => Err(unexpected(&answer)),
     }

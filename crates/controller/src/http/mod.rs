@@ -98,7 +98,7 @@ const QUESTIONS_MAX: usize = 2;
 
 /// Returns the routes, and the document of them.
 pub fn router(driver: Arc<Driver>, signer: Arc<Signer>, identity: ControllerIdentity) -> Router {
-    let questions = Semaphore::new(QUESTIONS_MAX);
+    let questions = Arc::new(Semaphore::new(QUESTIONS_MAX));
     let app = Arc::new(App { driver, signer, identity, wrong: Wrong::default(), questions });
     let (router, mut document) = routes().split_for_parts();
     plain_parameters(&mut document);

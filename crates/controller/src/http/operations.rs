@@ -25,6 +25,9 @@ pub(crate) struct Before {
     /// The most items, 100 if not given
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
+    /// Whether only those that are under way are wanted
+    #[serde(default)]
+    open: bool,
 }
 
 /// The operations, the newest first
@@ -39,7 +42,11 @@ pub(crate) async fn list_operations(
     if let Some(odd) = of.before.as_deref().filter(|before| !is_id(before)) {
         return Err(Problem::bad_request(format!("'{odd}' is no operation's id"), "give 'next' of the page before"));
     }
-    let found = app.driver.read(|core| core.operations(of.before.as_deref().unwrap_or_default(), most + 1));
+    let before = of.before.unwrap_or_default();
+    let found = app.driver.read(|core| match of.open {
+        true => core.operations_under_way(&before, most + 1),
+        false => core.operations(&before, most + 1),
+    });
     Ok(Json(page(found, most, |operation| &operation.id)))
 }
 

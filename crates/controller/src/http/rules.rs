@@ -182,9 +182,14 @@ pub(super) async fn question<T: Send + 'static>(
 ) -> Result<T, Problem> {
     let unavailable =
         |detail: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail, "ask again in some seconds");
-    let _permit = app.questions.acquire().await.map_err(|error| unavailable(error_chain(&error)))?;
+    let permit = app.questions.clone().acquire_owned().await.map_err(|error| unavailable(error_chain(&error)))?;
     let cluster = app.driver.read(|core| core.placement());
-    let asked = tokio::task::spawn_blocking(move || ask(&cluster)).await;
+    let asked = tokio::task::spawn_blocking(move || {
+        // Whoever asked may be gone before this is done.
+        let _permit = permit;
+        ask(&cluster)
+    });
+    let asked = asked.await;
     let answer = asked.map_err(|error| unavailable(error_chain(&error)))?;
     answer.map_err(|error| {
         Problem::new(StatusCode::CONFLICT, error_chain(&error), "see skein rule list, and what is set of hosts and VMs")

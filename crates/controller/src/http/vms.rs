@@ -1,5 +1,7 @@
 //! VMs.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode};
@@ -8,6 +10,7 @@ use serde::Deserialize;
 use skein_api::PRIORITY_RANGE;
 use skein_api::cluster::{MigrateRequest, Operation, Page, Vm, VmDefinition, VmSettings};
 use skein_cluster::{Ask, broken_by};
+use tokio::time::timeout;
 use utoipa::IntoParams;
 
 use super::answer::response;
@@ -19,6 +22,9 @@ use super::origin::{Origin, etag, if_match};
 use super::page::{items, page};
 use super::problem::{Problem, ReadProblems, WriteProblems};
 use super::rules::question;
+
+/// How long it may take to say which rules a move would break: the move does not depend on that.
+const RULES_WITHIN: Duration = Duration::from_secs(5);
 
 /// Which VMs.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -132,9 +138,14 @@ pub(crate) async fn migrate_vm(
     let breaks = match &request.to {
         Some(to) => {
             let (vm, to) = (vm.clone(), to.clone());
-            let asked = question(&app, move |cluster| Ok(broken_by(cluster, &vm, &to))).await;
+            let asked = timeout(RULES_WITHIN, question(&app, move |cluster| Ok(broken_by(cluster, &vm, &to)))).await;
+            let not_known = |why: &str| vec![format!("what it breaks is not known: {why}")];
             // Whoever chose the host goes by no rule: the VM is moved all the same.
-            asked.unwrap_or_else(|problem| vec![format!("what it breaks is not known: {}", problem.detail)])
+            match asked {
+                Ok(Ok(breaks)) => breaks,
+                Ok(Err(problem)) => not_known(&problem.detail),
+                Err(_) => not_known("too much else is asked"),
+            }
         }
         None => Vec::new(),
     };

@@ -56,7 +56,7 @@ impl Seldom {
                 let leads = driver.leads();
                 let attention = attention(&driver, signer, identity).len();
                 let of_leader = leads.then(|| {
-                    let migrations = driver.read(|core| core.migrations(None, usize::MAX));
+                    let migrations = driver.read(|core| core.migrations(None, None, usize::MAX));
                     let under_way = migrations.iter().filter(|migration| migration.outcome.is_none()).count();
                     OfLeader { run_twice: driver.read(|core| core.run_twice().len()), migrations: under_way }
                 });

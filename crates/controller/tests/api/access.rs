@@ -177,6 +177,11 @@ async fn tokens_come_and_go() {
     assert!(log.items.iter().all(|of| of.from == "127.0.0.1" && !of.what.contains(&new.secret)));
     let rest: Page<AuditRecord> = get(&admin, &format!("/api/v1/audit?after={}", log.items[2].id)).await;
     assert_eq!(rest.items.len(), 2);
+    let newest: Page<AuditRecord> = get(&admin, "/api/v1/audit?newest=true&limit=2").await;
+    assert_eq!(newest.items, [log.items[4].clone(), log.items[3].clone()]);
+    let before: Page<AuditRecord> =
+        get(&admin, &format!("/api/v1/audit?newest=true&after={}", newest.next.unwrap())).await;
+    assert_eq!(before.items.len(), 3);
     controller.stop().await;
 }
 

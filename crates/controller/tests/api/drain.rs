@@ -66,6 +66,12 @@ async fn a_host_is_drained_and_its_guests_come_home() {
     assert_eq!(home.state, OperationState::Done, "{home:?}");
     assert_eq!(cluster.world.running("alpha").len(), 3);
     assert_eq!(cluster.world.migrations(), 6);
+    let ids = async |query: &str| -> Vec<String> {
+        let page: Page<Operation> = get(&client, &format!("/api/v1/operations{query}")).await;
+        page.items.into_iter().map(|of| of.id).collect()
+    };
+    assert_eq!(ids("").await, [home.id, drain.id.clone()]);
+    assert_eq!(ids("?open=true").await, [""; 0]);
     controller.stop().await;
 }
 
@@ -82,6 +88,8 @@ async fn a_vm_is_migrated_once_however_often_it_is_asked() {
         crate::setup::send_with(&client, Method::POST, "/api/v1/vms/db/migrate", &headers, body).await
     };
     let first: Operation = ask("k1", r#"{"to":"gamma"}"#).await.json().unwrap();
+    let open: Page<Operation> = get(&client, "/api/v1/operations?open=true").await;
+    assert!(open.items.iter().all(|of| of.id == first.id && !of.state.is_over()), "{open:?}");
     let again: Operation = ask("k1", r#"{"to":"gamma"}"#).await.json().unwrap();
     assert_eq!(first.id, again.id);
     assert_eq!(ask("k1", r#"{"to":"beta"}"#).await.status, 409, "the key is another request's");

@@ -1,5 +1,5 @@
 // Asks the controller. Each request has a deadline, and each refusal becomes a Problem.
-import type { ClusterStatus } from "../types";
+import type { ClusterStatus, Page } from "../types";
 import { Problem, noAnswer, refusal } from "./problem";
 
 /** The controller itself gives up after 30 s, and says so. */
@@ -88,6 +88,22 @@ async function elsewhere(): Promise<Problem> {
 
 export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return (await ask<T>("GET", path, { signal })).value;
+}
+
+/** How many pages a list may have: a controller that never ends one must not hang the page. */
+export const PAGES_MAX = 400;
+
+/** Reads a list whole, page after page. `path` has a query. */
+export async function getAll<T>(path: string, signal?: AbortSignal): Promise<T[]> {
+  const all: T[] = [];
+  let after = "";
+  for (let page = 0; page < PAGES_MAX; page += 1) {
+    const { items, next } = await get<Page<T>>(`${path}${after && `&after=${part(after)}`}`, signal);
+    all.push(...items);
+    if (!next) break;
+    after = next;
+  }
+  return all;
 }
 
 /** A part of a path, from a name. */

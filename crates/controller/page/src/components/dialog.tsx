@@ -51,6 +51,9 @@ export interface Work {
   clear(): void;
 }
 
+/** What got no answer, or one of these, may have been done all the same: a second try is the same request. */
+const MAY_BE_DONE: ReadonlySet<number> = new Set([0, 408, 500, 502, 503, 504]);
+
 /** Something that is asked for once: a second try after a lost answer is the same request. */
 export function useWork(): Work {
   const [isBusy, setBusy] = useState(false);
@@ -75,8 +78,7 @@ export function useWork(): Work {
         key.current = newKey();
       } catch (error) {
         const of = problemOf(error);
-        // What was answered was decided; only what got no answer may have been done.
-        if (of.status !== 0) key.current = newKey();
+        if (!MAY_BE_DONE.has(of.status)) key.current = newKey();
         if (isThere.current) setProblem(of);
       } finally {
         if (isThere.current) setBusy(false);

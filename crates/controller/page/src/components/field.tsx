@@ -8,6 +8,11 @@ interface Common {
   disabled?: boolean | undefined;
 }
 
+/** Keeps the form of a field from being sent while its value is wrong. */
+function barring(wrong: string | undefined): (field: HTMLInputElement | HTMLTextAreaElement | null) => void {
+  return (field) => field?.setCustomValidity(wrong ?? "");
+}
+
 export function TextField({
   label,
   hint,
@@ -35,6 +40,7 @@ export function TextField({
       <label for={id}>{label}</label>
       <input
         id={id}
+        ref={barring(wrong)}
         value={value}
         placeholder={placeholder}
         disabled={disabled}
@@ -121,6 +127,7 @@ export function AreaField({
       <label for={id}>{label}</label>
       <textarea
         id={id}
+        ref={barring(wrong)}
         value={value}
         rows={rows ?? 3}
         spellcheck={false}

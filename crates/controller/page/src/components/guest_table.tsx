@@ -90,7 +90,7 @@ export function GuestTable({
     ["vms"],
     () => {
       const found = [...store.tables.vms.values()].filter((of) => fits(of, filter));
-      return sorted(sorted(found, guestColumns, { column: "Guest", isDown: false }), guestColumns, sort);
+      return sorted(found, guestColumns, sort);
     },
     [filter, sort],
     all > 2000 ? 1000 : 300,

@@ -50,7 +50,7 @@ export function HostTable({
       const found = [...store.tables.hosts.values()].filter(
         (of) => hasState(of, state) && matches(search, hostWords(of)),
       );
-      return sorted(sorted(found, hostColumns, { column: "Host", isDown: false }), hostColumns, sort);
+      return sorted(found, hostColumns, sort);
     },
     [search, state, sort],
   );

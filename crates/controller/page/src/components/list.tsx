@@ -183,12 +183,12 @@ function HeadCell<T>({
   );
 }
 
-/** The items in the order that somebody chose; those that are as good stay by name. */
+/** The items in the order that somebody chose; those that are as good stand in the order of the first column. */
 export function sorted<T>(items: readonly T[], columns: readonly Column<T>[], by: Sort): T[] {
-  const compare = columns.find((column) => column.name === by.column)?.sort;
-  if (!compare) return [...items];
+  const first = columns[0]?.sort ?? (() => 0);
+  const compare = columns.find((column) => column.name === by.column)?.sort ?? first;
   const way = by.isDown ? -1 : 1;
-  return [...items].sort((a, b) => way * compare(a, b));
+  return [...items].sort(compare === first ? (a, b) => way * first(a, b) : (a, b) => way * compare(a, b) || first(a, b));
 }
 
 /** For columns: what is not known comes last when the greatest comes first. */

@@ -47,6 +47,8 @@ function follow(id: string, change: Change): () => void {
   let stream: Stream | undefined;
   let isOver = false;
   let wasLost = false;
+  /** The controller has said that it hears nothing more, and ends the stream. */
+  let hasEnded = false;
   let timer: ReturnType<typeof setTimeout> | undefined;
 
   const show = (): void => {
@@ -75,6 +77,14 @@ function follow(id: string, change: Change): () => void {
   const failed = (error: unknown): void => {
     if (!stop.signal.aborted) change(() => ({ problem: problemOf(error) }));
   };
+  const settle = (): void => {
+    read().then((record) => {
+      if (stop.signal.aborted || !isOverNow(record)) return;
+      isOver = true;
+      stream?.close();
+      change(() => ({ link: "over" }));
+    }, failed);
+  };
   const listen = (): Stream =>
     new Stream({
       path: `${path}/live`,
@@ -85,12 +95,11 @@ function follow(id: string, change: Change): () => void {
         wasLost = false;
       },
       take(sent) {
+        // The agents write down how it ended before they say so; the record has it. Of a migration that goes on
+        // though nothing was heard of it for a while, the stream comes back.
         if (sent.event === "end") {
-          isOver = true;
-          change(() => ({ link: "over" }));
-          // The agents write down how it ended before they say so; the record has it.
-          void read().catch(failed);
-          return;
+          hasEnded = true;
+          return settle();
         }
         const end: End = sent.event === "target" ? "target" : "source";
         const sample = JSON.parse(sent.data) as MigrationSample;
@@ -105,14 +114,12 @@ function follow(id: string, change: Change): () => void {
       },
       lost() {
         wasLost = true;
+        const isExpected = hasEnded;
+        hasEnded = false;
+        if (isExpected) return;
         change(() => ({ link: "lost" }));
         // It may be over by now, and its end was what was missed.
-        read().then((record) => {
-          if (stop.signal.aborted || !isOverNow(record)) return;
-          isOver = true;
-          stream?.close();
-          change(() => ({ link: "over" }));
-        }, failed);
+        settle();
       },
       isOver: () => isOver,
     });

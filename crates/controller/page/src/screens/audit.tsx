@@ -22,7 +22,7 @@ const SHOWN = 200;
 export function Audit({ query }: { query: URLSearchParams }) {
   const may = useMay("admin");
   const [search, hours, which] = [query.get("q") ?? "", query.get("hours") ?? "24", query.get("which") ?? ""];
-  const { items, problem, isReading, again } = useAudit(may, hours);
+  const { items, problem, isReading, hasMore, again } = useAudit(may, hours);
   const [shown, setShown] = useState(SHOWN);
   const found = items.filter(
     (of) =>
@@ -92,6 +92,7 @@ export function Audit({ query }: { query: URLSearchParams }) {
                 </Button>
               </div>
             )}
+            {hasMore && <p class="dim">There are older ones: choose a shorter time, or ask GET /audit.</p>}
           </Panel>
         </>
       )}
@@ -99,11 +100,12 @@ export function Audit({ query }: { query: URLSearchParams }) {
   );
 }
 
-/** The log comes oldest first; its ids begin with the time, so that a part of it can be asked for. */
+/** Reads the log from its newest record on, as far back as is wanted. */
 function useAudit(may: boolean, hours: string) {
   const [items, setItems] = useState<AuditRecord[]>([]);
   const [problem, setProblem] = useState<Problem>();
   const [isReading, setReading] = useState(true);
+  const [hasMore, setMore] = useState(false);
   const [times, setTimes] = useState(0);
   useEffect(() => {
     if (!may) return;
@@ -111,15 +113,17 @@ function useAudit(may: boolean, hours: string) {
     const read = async (): Promise<void> => {
       setReading(true);
       const all: AuditRecord[] = [];
-      let after: string | undefined = hours === "" ? undefined : String(Date.now() - Number(hours) * 3_600_000);
+      const since = hours === "" ? 0 : Date.now() - Number(hours) * 3_600_000;
+      let after: string | undefined;
       for (let page = 0; page < PAGES_MAX; page += 1) {
         const from: string = after === undefined ? "" : `&after=${encodeURIComponent(after)}`;
-        const { items: more, next } = await get<Page<AuditRecord>>(`/audit?limit=500${from}`, stop.signal);
-        all.push(...more);
-        if (!next) break;
-        after = next;
+        const { items: more, next } = await get<Page<AuditRecord>>(`/audit?newest=true&limit=500${from}`, stop.signal);
+        all.push(...more.filter((record) => record.at >= since));
+        after = more.every((record) => record.at >= since) ? (next ?? undefined) : undefined;
+        if (after === undefined) break;
       }
-      setItems(all.reverse());
+      setItems(all);
+      setMore(after !== undefined);
       setProblem(undefined);
     };
     read()
@@ -131,7 +135,7 @@ function useAudit(may: boolean, hours: string) {
       });
     return () => stop.abort();
   }, [may, hours, times]);
-  return { items, problem, isReading, again: () => setTimes(times + 1) };
+  return { items, problem, isReading, hasMore, again: () => setTimes(times + 1) };
 }
 
 function AuditTable({ of }: { of: readonly AuditRecord[] }) {

@@ -194,12 +194,11 @@ function GuestFacts({ of }: { of: Vm }) {
 }
 
 function Past({ name }: { name: string }) {
-  const { value, problem } = useRead<Page<MigrationView>>("/migrations?limit=500", 10_000);
+  const { value, problem } = useRead<Page<MigrationView>>(`/migrations?limit=500&vm=${part(name)}`, 10_000);
   const own = useComputed(
     [],
     () =>
       (value?.items ?? [])
-        .filter((of) => of.vm === name)
         .sort((a, b) => b.begun.localeCompare(a.begun))
         .slice(0, 6),
     [value, name],

@@ -1,5 +1,6 @@
 // The migrations: those that are under way, and those that ended of late.
 import { useMemo, useState } from "preact/hooks";
+import { getAll } from "../api/request";
 import { Button, Empty, Panel, Title } from "../components/basics";
 import { MigrationTable } from "../components/migration_rows";
 import { ProblemBox } from "../components/problem";
@@ -7,7 +8,7 @@ import { count } from "../format";
 import { go, link, replace, withQuery } from "../router";
 import { matches } from "../store/filter";
 import { useRead } from "../store/use";
-import type { MigrationView, Page } from "../types";
+import type { MigrationView } from "../types";
 
 /** How many rows are drawn at most: agents keep few, but there may be many agents. */
 const SHOWN_MAX = 200;
@@ -16,10 +17,10 @@ export function Migrations({ query }: { query: URLSearchParams }) {
   const search = query.get("q") ?? "";
   const state = query.get("state") ?? "";
   const [picked, setPicked] = useState<string[]>([]);
-  const { value, problem, again } = useRead<Page<MigrationView>>("/migrations?limit=500", 2500);
+  const { value, problem, again } = useRead("/migrations?limit=500", 2500, getAll<MigrationView>);
   const found = useMemo(
     () =>
-      (value?.items ?? [])
+      (value ?? [])
         .filter((of) => state === "" || (state === "running" ? !of.outcome : of.outcome === state))
         .filter((of) => matches(search, [of.vm, of.source, of.target, of.id, of.detail]))
         .sort((a, b) => Number(!!a.outcome) - Number(!!b.outcome) || b.begun.localeCompare(a.begun)),

@@ -1,16 +1,16 @@
 // All operations, the newest first.
 import { useState } from "preact/hooks";
 import { problemOf, type Problem } from "../api/problem";
-import { get } from "../api/request";
 import { Button, Empty, Panel, Title } from "../components/basics";
 import { OperationState, progressWords } from "../components/operation_row";
 import { ProblemBox } from "../components/problem";
 import { about, count, duration, time, UNKNOWN } from "../format";
 import { link, replace, withQuery } from "../router";
 import { matches } from "../store/filter";
+import { readOlderOperations } from "../store/follow";
 import { store } from "../store/store";
 import { useComputed, useStore } from "../store/use";
-import type { Operation, OperationKind, Page } from "../types";
+import type { Operation, OperationKind } from "../types";
 import { isOver, operationTitle } from "../words";
 
 const KINDS: readonly [OperationKind["kind"] | "", string][] = [
@@ -49,14 +49,9 @@ export function Operations({ query }: { query: URLSearchParams }) {
   );
   const set = (q: string, kind: string, state: string): void => replace(withQuery(["operations"], { q, kind, state }));
   const older = async (): Promise<void> => {
-    const oldest = [...store.tables.operations.keys()].sort()[0] ?? "";
     try {
-      const asked = store.tables.mark();
-      const page = await get<Page<Operation>>(`/operations?limit=200&before=${encodeURIComponent(oldest)}`);
-      store.tables.merge("operations", page.items, asked);
-      setEnd(page.items.length === 0);
+      setEnd(!(await readOlderOperations()));
       setProblem(undefined);
-      store.changed();
     } catch (error) {
       setProblem(problemOf(error));
     }

@@ -1,18 +1,21 @@
 // Follows the cluster: first subscribes to what changes, then reads all that there is, so that nothing falls between.
-import { get, onSignedOut } from "../api/request";
+import { problemOf } from "../api/problem";
+import { get, onSignedOut, PAGES_MAX } from "../api/request";
 import { Stream } from "../api/stream";
 import type { ClusterStatus, Host, Operation, Page, Vm } from "../types";
+import { isOver } from "../words";
 import { store } from "./store";
 import type { EventData, TableName } from "./tables";
 
 const PAGE = 500;
-/** How many operations are read at first. */
+/** How many operations are read at first, beside those that are under way, and how many older ones at a time. */
 const OPERATIONS = 100;
-/** How many pages a list may have: a controller that never ends one must not hang the page. */
-const PAGES_MAX = 400;
+const OLDER = 200;
 
 let stream: Stream | undefined;
 let reading: AbortController | undefined;
+/** Where the list of operations goes on, as far as it was read. */
+let olderThan: string | undefined;
 
 async function readList(table: TableName, path: string, signal: AbortSignal): Promise<void> {
   const begun = store.tables.mark();
@@ -33,8 +36,34 @@ async function readList(table: TableName, path: string, signal: AbortSignal): Pr
 
 async function readOperations(signal: AbortSignal): Promise<void> {
   const asked = store.tables.mark();
-  const { items } = await get<Page<Operation>>(`/operations?limit=${OPERATIONS}`, signal);
+  const [newest, open] = await Promise.all([
+    get<Page<Operation>>(`/operations?limit=${OPERATIONS}`, signal),
+    get<Page<Operation>>(`/operations?open=true&limit=${PAGE}`, signal),
+  ]);
+  olderThan = newest.next ?? undefined;
+  const found = [...newest.items, ...open.items];
+  store.tables.merge("operations", found, asked);
+  // What ended while nothing was heard, and is not among the newest, counts as under way still.
+  const known = new Set(found.map((of) => of.id));
+  const unsure = [...store.tables.operations.values()].filter((of) => !isOver(of.state) && !known.has(of.id));
+  for (const { id } of unsure) {
+    await readOperation(id, signal).catch((error: unknown) => {
+      if (problemOf(error).status !== 404) throw error;
+      store.tables.forgetOperation(id);
+    });
+  }
+}
+
+/** Reads operations that are older than those which were read as a list. Returns whether there are older ones still. */
+export async function readOlderOperations(): Promise<boolean> {
+  if (olderThan === undefined) return false;
+  const asked = store.tables.mark();
+  const query = `limit=${OLDER}&before=${encodeURIComponent(olderThan)}`;
+  const { items, next } = await get<Page<Operation>>(`/operations?${query}`);
+  olderThan = next ?? undefined;
   store.tables.merge("operations", items, asked);
+  store.changed();
+  return olderThan !== undefined;
 }
 
 async function readAll(): Promise<void> {
@@ -43,8 +72,12 @@ async function readAll(): Promise<void> {
   const { signal } = reading;
   for (let wait = 1000; !signal.aborted; wait = Math.min(wait * 2, 15_000)) {
     try {
-      await Promise.all([readList("hosts", "/hosts", signal), readOperations(signal), readCluster(signal)]);
-      await readList("vms", "/vms", signal);
+      await Promise.all([
+        readList("hosts", "/hosts", signal),
+        readList("vms", "/vms", signal),
+        readOperations(signal),
+        readCluster(signal),
+      ]);
       store.isLoaded = true;
       return store.changed();
     } catch {

@@ -76,6 +76,12 @@ export class Tables {
     this.revision[table] += 1;
   }
 
+  /** Forgets an operation that the controller does not know any more. */
+  forgetOperation(id: string): void {
+    this.operations.delete(id);
+    this.revision.operations += 1;
+  }
+
   clear(): void {
     for (const table of ["hosts", "vms", "operations"] as const) {
       this[table].clear();

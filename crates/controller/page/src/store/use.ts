@@ -28,7 +28,10 @@ export function useRevision(table: TableName): number {
   return useStore(() => store.tables.revision[table]);
 }
 
-/** What is computed from a whole table, at most so often: thousands of rows are not sorted at each event. */
+/**
+ * What is computed from a whole table: at once, and then at most so often, as thousands of rows are not sorted at each
+ * event.
+ */
 export function useComputed<T>(
   tables: readonly TableName[],
   compute: () => T,
@@ -39,14 +42,19 @@ export function useComputed<T>(
   useEffect(() => {
     const sum = (): number => tables.reduce((all, table) => all + store.tables.revision[table], 0);
     let seen = sum();
+    let last = -Infinity;
     let timer: ReturnType<typeof setTimeout> | undefined;
+    const anew = (): void => {
+      timer = undefined;
+      seen = sum();
+      last = performance.now();
+      setTick((before) => before + 1);
+    };
     const stop = store.listen(() => {
       if (timer !== undefined || sum() === seen) return;
-      timer = setTimeout(() => {
-        timer = undefined;
-        seen = sum();
-        setTick((before) => before + 1);
-      }, everyMs);
+      const wait = last + everyMs - performance.now();
+      if (wait <= 0) anew();
+      else timer = setTimeout(anew, wait);
     });
     setTick((before) => before + 1);
     return () => {
@@ -85,8 +93,15 @@ export interface Read<T> {
   again(): void;
 }
 
-/** Reads something once, again when it is asked to, and every so often. What was read stays until there is newer. */
-export function useRead<T>(path: string | undefined, everyMs?: number): Read<T> {
+/**
+ * Reads something once, again when it is asked to, and every so often while the page is seen. What was read stays until
+ * there is newer.
+ */
+export function useRead<T>(
+  path: string | undefined,
+  everyMs?: number,
+  read: (path: string, signal: AbortSignal) => Promise<T> = get,
+): Read<T> {
   const [state, set] = useState<{ path?: string | undefined; value?: T; problem?: Problem; isReading: boolean }>({
     isReading: true,
   });
@@ -95,18 +110,22 @@ export function useRead<T>(path: string | undefined, everyMs?: number): Read<T> 
     if (path === undefined) return;
     const stop = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
-    const read = async (): Promise<void> => {
+    const next = (): void => {
+      if (everyMs === undefined || stop.signal.aborted) return;
+      timer = setTimeout(() => (document.visibilityState === "visible" ? void once() : next()), everyMs);
+    };
+    const once = async (): Promise<void> => {
       try {
-        const value = await get<T>(path, stop.signal);
+        const value = await read(path, stop.signal);
         set({ path, value, isReading: false });
       } catch (error) {
         if (stop.signal.aborted) return;
         const problem = problemOf(error);
         set((before) => ({ ...(before.path === path ? before : {}), path, problem, isReading: false }));
       }
-      if (everyMs !== undefined && !stop.signal.aborted) timer = setTimeout(() => void read(), everyMs);
+      next();
     };
-    void read();
+    void once();
     return () => {
       stop.abort();
       clearTimeout(timer);

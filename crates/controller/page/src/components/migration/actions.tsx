@@ -50,7 +50,7 @@ function MigrationDialog({ of, asked, close }: { of: Summary; asked: Asked; clos
   const send =
     (what: string, body: unknown, said: string) =>
     async (once: string): Promise<void> => {
-      await ask("POST", `/vms/${part(of.vm)}/migration/${what}`, { body, once });
+      await ask("POST", `/vms/${part(of.vm)}/migration/${what}?id=${part(of.id)}`, { body, once });
       store.notify(said);
     };
   switch (asked) {
