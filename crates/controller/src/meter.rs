@@ -83,6 +83,7 @@ impl Meter {
 
     /// Tells what was counted.
     pub(crate) fn collect(&self, samples: &mut Samples) {
+        [&controller::EVENTS, &controller::OPERATIONS_ENDED].into_iter().for_each(|family| samples.begin(family));
         for (kind, count) in &*self.events.lock() {
             samples.set(&controller::EVENTS, &[kind], *count);
         }
@@ -149,6 +150,23 @@ mod tests {
             assert_eq!(serde_json::to_value(&kind).unwrap()["kind"], operation_word(&kind));
             assert!(controller::OPERATIONS.contains(&operation_word(&kind)));
         }
+    }
+
+    #[test]
+    fn what_has_not_happened_yet_is_told_as_none() {
+        let meter = Meter::default();
+        meter.event("host");
+        let mut samples = Samples::default();
+        meter.collect(&mut samples);
+        let text = samples.into_text();
+        for line in [
+            "skein_controller_events_total{kind=\"host\"} 1",
+            "skein_controller_events_total{kind=\"vm\"} 0",
+            "skein_cluster_operations_ended_total{operation=\"drain\",state=\"failed\"} 0",
+        ] {
+            assert!(text.contains(&format!("\n{line}\n")), "{line} is not in {text}");
+        }
+        assert_eq!(text.matches("skein_cluster_operations_ended_total{").count(), controller::OPERATIONS.len() * 3);
     }
 
     #[test]

@@ -101,6 +101,21 @@ impl Samples {
         }
     }
 
+    /// Sets each series of a family to 0, if all its labels list their values: by a counter that appears with its first
+    /// event no growth is seen.
+    pub fn begin(&mut self, family: &'static Family) {
+        let mut all: Vec<Vec<&'static str>> = vec![Vec::new()];
+        for label in family.labels {
+            let Bound::OneOf(listed) = label.bound else { return };
+            let with = |labels: &Vec<&'static str>| {
+                let labels = labels.clone();
+                listed.iter().map(move |value| labels.iter().copied().chain([*value]).collect())
+            };
+            all = all.iter().flat_map(with).collect();
+        }
+        all.iter().for_each(|labels| self.set(family, labels, 0_u64));
+    }
+
     /// Adds to the value of a series, which is 0 before.
     pub fn add(&mut self, family: &'static Family, labels: &[&str], value: impl Into<Number>) {
         let value = value.into();
@@ -242,6 +257,28 @@ mod tests {
              skein_test_wait_seconds_bucket{le=\"0.5\"} 1\nskein_test_wait_seconds_bucket{le=\"2.0\"} 2\n\
              skein_test_wait_seconds_bucket{le=\"+Inf\"} 3\n# EOF\n"
         );
+    }
+
+    #[test]
+    fn a_family_begins_with_each_series_that_it_lists() {
+        static ENDED: Family = Family {
+            name: "skein_test_ended_total",
+            kind: Kind::Counter,
+            unit: Unit::Count,
+            help: "Ends",
+            labels: &[
+                Label { name: "role", bound: Bound::OneOf(&["source", "target"]) },
+                Label { name: "how", bound: Bound::OneOf(&["well", "ill", "never"]) },
+            ],
+        };
+        let mut samples = Samples::default();
+        [&ENDED, &SENT].iter().for_each(|family| samples.begin(family));
+        samples.set(&ENDED, &["target", "ill"], 3_u64);
+        let text = samples.into_text();
+        assert_eq!(text.matches("skein_test_ended_total{").count(), 6);
+        assert!(text.contains("\nskein_test_ended_total{role=\"source\",how=\"never\"} 0\n"), "{text}");
+        assert!(text.contains("\nskein_test_ended_total{role=\"target\",how=\"ill\"} 3\n"), "{text}");
+        assert!(!text.contains("skein_test_sent"), "which guests there are it does not list");
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub struct ScrapeServer {
 
 /// Why metrics are not served.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen for scrapers of metrics at {address}: free that address, or name another, and start this anew")]
+#[error("cannot listen for scrapers of metrics at {address}: free that address, or name another")]
 pub struct ScrapeError {
     /// The address.
     pub address: ScrapeAddress,
@@ -194,6 +194,7 @@ impl Shared {
         let begun = Instant::now();
         let mut samples = Samples::default();
         (self.collect)(&mut samples);
+        samples.begin(&SCRAPES);
         for (answer, count) in &*self.answers.lock() {
             samples.set(&SCRAPES, &[answer], *count);
         }

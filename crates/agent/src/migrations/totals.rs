@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use skein_api::{CopyProgress, FailureReason, MigrationEvent, MigrationPhase, Outcome, Role};
 use skein_handover::MigrationId;
-use skein_metrics::{Histogram, Samples, agent};
+use skein_metrics::{Family, Histogram, Samples, agent};
 
 use crate::events::AgentEvent;
 
@@ -55,6 +55,9 @@ struct Copied {
     packing_us: u64,
 }
 
+/// What is told as 0 before it has happened.
+static COUNTED: [&Family; 5] =
+    [&agent::MIGRATION_EVENTS, &agent::PHASES_BEGUN, &agent::PHASE_SECONDS, &agent::ENDED, &agent::CALLED_OFF];
 const SENT_KINDS: [&str; 5] = ["packed", "stored", "delta", "written", "other"];
 
 impl Copied {
@@ -173,6 +176,7 @@ impl Counts {
     }
 
     fn collect(&self, samples: &mut Samples, now: Instant) {
+        COUNTED.iter().for_each(|family| samples.begin(family));
         for (event, count) in &self.events {
             samples.set(&agent::MIGRATION_EVENTS, &[event], *count);
         }
@@ -327,6 +331,11 @@ mod tests {
             "skein_migration_phases_total{role=\"source\",phase=\"precopy\"} 1",
             "skein_migrations_called_off_total{role=\"source\",reason=\"deadline\"} 1",
             "skein_migrations_ended_total{role=\"source\",outcome=\"kept\"} 1",
+            // What has not happened yet is told, too: else no rule would see the first one.
+            "skein_migrations_ended_total{role=\"target\",outcome=\"moved\"} 0",
+            "skein_migrations_called_off_total{role=\"source\",reason=\"contact-lost\"} 0",
+            "skein_migration_phase_seconds_total{role=\"target\",phase=\"ready\"} 0",
+            "skein_migration_events_total{event=\"in-doubt\"} 0",
             "skein_migration_events_total{event=\"told\"} 1",
             "skein_migration_downtime_seconds_bucket{le=\"0.15\"} 1",
         ] {
