@@ -20,7 +20,7 @@ use skein_identity::Identity;
 use skein_inventory::HostsFile;
 use skein_journal::OpenError;
 use skein_link::ListenError;
-use skein_metrics::{ScrapeAddress, ScrapeServer};
+use skein_metrics::{ScrapeAddress, ScrapeServer, ScrapeService};
 use skein_network::WantedConnections;
 use thiserror::Error;
 use tracing::{info, warn};
@@ -145,7 +145,7 @@ pub enum AgentError {
 pub struct Agent {
     /// Dropped first: nothing more is caught once sessions close.
     catcher: Mutex<Option<Catcher>>,
-    scrapers: Option<ScrapeServer>,
+    scrapers: Option<ScrapeService>,
     inner: Inner,
 }
 
@@ -174,10 +174,12 @@ impl Agent {
         };
         let mut agent = Agent { catcher: Mutex::default(), scrapers: None, inner };
         if let Some(address) = metrics {
-            let collector = AgentCollector::new(agent.measured(), packers.as_ref());
+            let collector = Arc::new(AgentCollector::new(agent.measured(), packers.as_ref()));
             // Guests matter more than who looks at them: a wrong address does not keep the agent from running.
-            let scrapers = ScrapeServer::start(&address, move |samples| collector.collect(samples));
-            agent.scrapers = scrapers.inspect_err(|error| warn!("no metrics: {}", crate::error_chain(error))).ok();
+            agent.scrapers = Some(ScrapeService::start(move || {
+                let collector = collector.clone();
+                ScrapeServer::start(&address, move |samples| collector.collect(samples))
+            }));
         }
         let catcher = Catcher::start(&network, agent.peers().holder(), packers);
         *agent.catcher.lock() = catcher.inspect_err(|error| warn!("the migration network fails: {error}")).ok();
@@ -199,9 +201,9 @@ impl Agent {
         }
     }
 
-    /// Returns where metrics are served, with the port that was chosen for port 0. `None`: nowhere.
+    /// Returns where metrics are served, with the port that was chosen for port 0. `None`: nowhere, or not yet.
     pub fn metrics_address(&self) -> Option<&ScrapeAddress> {
-        self.scrapers.as_ref().map(ScrapeServer::address)
+        self.scrapers.as_ref().and_then(ScrapeService::address)
     }
 
     /// Returns the port that the agent listens on.

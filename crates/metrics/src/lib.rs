@@ -15,6 +15,7 @@
 //! | `address`, `socket` | where scrapers come in, over TCP or a unix socket |
 //! | `exchange` | one request and its answer |
 //! | `scrape_server` | the listener with its threads |
+//! | `scrape_service` | has it listen, also at an address that comes late |
 //!
 //! Nothing here knows what is measured, or by whom.
 //!
@@ -37,6 +38,7 @@ mod family;
 mod histogram;
 mod samples;
 mod scrape_server;
+mod scrape_service;
 pub mod scraping;
 mod socket;
 
@@ -46,3 +48,4 @@ pub use family::{Bound, Family, Kind, Label, Unit};
 pub use histogram::Histogram;
 pub use samples::{Number, SERIES_MAX, Samples};
 pub use scrape_server::{ScrapeError, ScrapeServer};
+pub use scrape_service::ScrapeService;

@@ -1,13 +1,13 @@
 //! Tests scrapers of all kinds on a real listener: those that ask as they should, and worse.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use skein_metrics::{Samples, ScrapeAddress, ScrapeServer, agent};
+use skein_metrics::{Samples, ScrapeAddress, ScrapeServer, ScrapeService, agent};
 
 /// The time within which anything happens, on a busy machine, too.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -169,4 +169,33 @@ fn a_unix_socket_does_as_well_and_a_stale_one_is_replaced() {
     std::fs::write(&path, "a file that somebody needs").unwrap();
     assert!(ScrapeServer::start(&address, collect).is_err());
     assert!(path.exists());
+}
+
+#[test]
+fn an_address_that_comes_late_is_served_and_one_that_never_comes_holds_up_no_end() {
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = ScrapeAddress::Tcp(holder.local_addr().unwrap());
+    let start = move || {
+        let collect = |samples: &mut Samples| samples.set(&agent::IN_DOUBT, &[], 0_u64);
+        ScrapeServer::start(&address, collect)
+    };
+    let never = ScrapeService::start(start.clone());
+    let begun = Instant::now();
+    never.stop();
+    assert!(never.address().is_none() && begun.elapsed() < PATIENCE / 4);
+
+    let late = ScrapeService::start(start);
+    assert!(late.address().is_none(), "somebody else listens there");
+    let at = holder.local_addr().unwrap();
+    drop(holder);
+    let begun = Instant::now();
+    while late.address().is_none() {
+        assert!(begun.elapsed() < PATIENCE, "it is never tried again");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut socket = TcpStream::connect_timeout(&at, PATIENCE).unwrap();
+    socket.write_all(ASK).unwrap();
+    assert!(answer(&mut socket).ends_with("# EOF\n"));
+    late.stop();
+    assert!(TcpStream::connect_timeout(&at, PATIENCE).is_err());
 }

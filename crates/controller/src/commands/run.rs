@@ -17,6 +17,7 @@ use skein_controller::metrics::serve_metrics;
 use skein_controller::server::{ServerSettings, serve};
 use skein_controller::signer::Signer;
 use skein_identity::ClusterCa;
+use skein_metrics::ScrapeService;
 use skein_store::{Key, Store, read_one};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -67,11 +68,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     };
     let listener = runtime.block_on(listen(config.listen))?;
     let driver = Driver::start(settings)?;
-    let metrics = config.metrics.as_ref();
     // The cluster matters more than who looks at it: a wrong address does not keep the controller from running.
-    let metrics = metrics.and_then(|address| {
-        let served = serve_metrics(address, &driver, signer.clone(), identity.clone());
-        served.inspect_err(|error| warn!("no metrics: {error}")).ok()
+    let metrics = config.metrics.clone().map(|address| {
+        let (driver, signer, identity) = (driver.clone(), signer.clone(), identity.clone());
+        ScrapeService::start(move || serve_metrics(&address, &driver, signer.clone(), identity.clone()))
     });
     let server = ServerSettings { report_period: Duration::from_millis(args.report_ms), ..ServerSettings::default() };
     let served = runtime.block_on(async {
