@@ -18,8 +18,10 @@ const FORECAST_END: Label = Label { name: "end", bound: Bound::OneOf(&["early", 
 const VM_STATE: Label = Label { name: "state", bound: Bound::OneOf(VM_STATES) };
 const NIC: Label =
     Label { name: "nic", bound: Bound::Of("the host's own NICs; empty of a path whose NIC is not known") };
-const PEER: Label = Label { name: "peer", bound: Bound::Of("hosts with an open session") };
-const REMOTE: Label = Label { name: "remote", bound: Bound::Of("addresses of paths of open sessions") };
+const PEER: Label =
+    Label { name: "peer", bound: Bound::Of("hosts with an open session; of totals those that had one, too") };
+const REMOTE: Label =
+    Label { name: "remote", bound: Bound::Of("addresses of paths of open sessions; of totals those of before, too") };
 const TRANSPORT: Label = Label { name: "transport", bound: Bound::OneOf(&["tcp", "rdma"]) };
 const DIRECTION: Label = Label { name: "direction", bound: Bound::OneOf(&["sent", "received"]) };
 const BATCH: Label = Label { name: "result", bound: Bound::OneOf(&["done", "gone", "displaced", "failed"]) };
@@ -169,12 +171,13 @@ families! {
     SESSIONS = Gauge, "skein_sessions", Count, "Open sessions with another host", [PEER];
     STREAMS = Gauge, "skein_session_streams", Count, "Streams that are open in these sessions", [PEER];
     RESENT = Counter, "skein_session_resent_bytes_total", Bytes,
-        "What was sent a second time, after a path had failed", [PEER];
+        "What was sent a second time, after a path had failed, in all sessions with the host", [PEER];
     NETWORK_PROBLEMS = Gauge, "skein_session_network_problems", Count,
         "Problems of the network between the two hosts; the end that dialled knows them", [PEER];
-    PATH_USABLE = Gauge, "skein_path_usable", Count, "Whether a path may carry data now", [PEER, NIC, REMOTE];
+    PATH_USABLE = Gauge, "skein_path_usable", Count,
+        "Whether a path may carry data now; 0: it is up, and kept from that; none: it is down", [PEER, NIC, REMOTE];
     PATH_BYTES = Counter, "skein_path_bytes_total", Bytes,
-        "What a path carried since its session began, with framing", [PEER, NIC, REMOTE, DIRECTION];
+        "What a path carried, with framing, in all sessions with the host", [PEER, NIC, REMOTE, DIRECTION];
     PATH_CONNECTIONS = Gauge, "skein_path_connections", Count,
         "A path's connections for data", [PEER, NIC, REMOTE, TRANSPORT];
     PATH_RATE = Gauge, "skein_path_rate_bytes_per_second", BytesPerSecond,

@@ -16,8 +16,20 @@ const DOCUMENT: &str = "docs/metrics.md";
 /// The labels that Prometheus gives to all it scrapes, and to histograms.
 const GIVEN_LABELS: [&str; 3] = ["job", "instance", "le"];
 /// The words of PromQL that queries use here, with the functions.
-const WORDS: &[&str] =
-    &["and", "or", "on", "by", "sum", "max", "rate", "increase", "max_over_time", "histogram_quantile", "group_left"];
+const WORDS: &[&str] = &[
+    "and",
+    "or",
+    "unless",
+    "on",
+    "by",
+    "sum",
+    "max",
+    "rate",
+    "increase",
+    "max_over_time",
+    "histogram_quantile",
+    "group_left",
+];
 /// The metric that Prometheus has of each target.
 const UP: &str = "up";
 
