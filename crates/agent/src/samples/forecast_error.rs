@@ -21,6 +21,7 @@ struct Verdict {
     end: usize,
 }
 
+const HELD: MigrationPhase = MigrationPhase::Source(SourcePhase::Held);
 const ENDS: [&str; 3] = ["early", "in_range", "late"];
 
 impl ForecastErrors {
@@ -45,11 +46,16 @@ impl ForecastErrors {
     }
 }
 
-/// Judges the forecast in the middle between the first one and the end. `None`: the guest did not move from here, or
-/// nothing was forecast.
+/// Judges the forecast in the middle between the first one and the end. `None`: the guest did not move from here, was
+/// held before, or nothing was forecast.
 fn verdict(samples: &[MigrationSample]) -> Option<Verdict> {
     let last = &samples.last()?.migration;
     if last.role != Role::Source || last.outcome != Some(Outcome::Moved) {
+        return None;
+    }
+    // How long somebody holds a guest no forecast can know.
+    let is_held = |sample: &MigrationSample| sample.migration.stage == Some(HELD);
+    if samples.iter().any(is_held) {
         return None;
     }
     let runs_there = |sample: &&MigrationSample| {
@@ -112,6 +118,10 @@ mod tests {
         let kept = [sample(0, Some(5), None), sample(5, None, Some(Outcome::CalledOff))];
         let silent = [sample(0, None, None), sample(5, None, Some(Outcome::Moved))];
         assert_eq!([verdict(&[]), verdict(&kept), verdict(&silent)], [None; 3]);
+        let held = sample(3, None, None);
+        let held = MigrationSample { migration: Migration { stage: Some(HELD), ..held.migration }, ..held };
+        let moved = sample(905, None, Some(Outcome::Moved));
+        assert_eq!(verdict(&[sample(0, Some(5), None), held, sample(900, Some(5), None), moved]), None);
         // One that only was at its end.
         assert_eq!(verdict(&[sample(5, Some(5), Some(Outcome::Moved))]), None);
     }

@@ -194,6 +194,10 @@ impl Recorder {
             begun: now,
             over: None,
         });
+        if is_held(&sample.migration) {
+            // What it takes after the hold has nothing to do with the time before.
+            recorded.time_left = TimeLeftWatch::default();
+        }
         let standing = standing(&sample.migration).filter(|_| !is_over);
         let forecast = standing
             .and_then(|standing| recorded.time_left.look(now.saturating_duration_since(recorded.begun), &standing));
@@ -223,9 +227,13 @@ fn wall_ms() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
+fn is_held(migration: &Migration) -> bool {
+    migration.hold.as_ref().is_some_and(|hold| hold.since.is_some())
+}
+
 /// Returns how far the guest's copy is, if this is its source and it is copied.
 fn standing(migration: &Migration) -> Option<CopyStanding> {
-    if migration.role != Role::Source || migration.hold.as_ref().is_some_and(|hold| hold.since.is_some()) {
+    if migration.role != Role::Source || is_held(migration) {
         return None;
     }
     let CopyProgress { total_bytes, remaining_bytes, remaining_wire_bytes, round, converges, .. } =
@@ -263,7 +271,7 @@ fn shown(left: skein_forecast::TimeLeft) -> TimeLeft {
 
 #[cfg(test)]
 mod tests {
-    use skein_api::Outcome;
+    use skein_api::{HoldView, Outcome};
 
     use super::*;
 
@@ -273,6 +281,7 @@ mod tests {
     struct Fake {
         under_way: Mutex<Vec<MigrationId>>,
         copied: Mutex<u64>,
+        hold: Mutex<Option<HoldView>>,
     }
 
     impl Sampled for Fake {
@@ -295,8 +304,34 @@ mod tests {
                 pages: None,
             };
             let migration = Migration::new(id, "web1", Role::Source, "a", "b");
-            Some(Migration { copy: Some(copy), outcome: is_over.then_some(Outcome::Moved), ..migration })
+            let (hold, outcome) = (self.hold.lock().clone(), is_over.then_some(Outcome::Moved));
+            Some(Migration { copy: Some(copy), hold, outcome, ..migration })
         }
+    }
+
+    #[test]
+    fn the_time_for_which_a_guest_was_held_is_no_time_of_its_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let (recorder, fake) = (Recorder::new(dir.path().to_owned()), Fake::default());
+        *fake.under_way.lock() = vec![ID];
+        let begin = Instant::now();
+        let look = |nth: u32, copied: u64| {
+            *fake.copied.lock() = copied;
+            recorder.look(&fake, &fake.under_way(), &HostSample::default(), begin + nth * PERIOD);
+            recorder.newer(ID, 0).unwrap().1.forecast
+        };
+        for nth in 0..20 {
+            look(nth, u64::from(nth) * 10);
+        }
+        *fake.hold.lock() = Some(HoldView { since: Some("2026-01-01T00:00:00Z".into()), ..HoldView::default() });
+        assert_eq!((20..1000).find_map(|nth| look(nth, 200)), None);
+        *fake.hold.lock() = Some(HoldView::default());
+        assert_eq!(look(1000, 200), None, "nothing is known yet");
+        let told: Vec<TimeLeft> = (1..10).filter_map(|nth| look(1000 + nth, 200 + u64::from(nth) * 10)).collect();
+        // 290 of 1000 are copied at 50 a second.
+        let left = told.last().unwrap();
+        assert!((14_000..16_500).contains(&left.left_ms) && left.left_high_ms < 25_000, "{told:?}");
+        assert!(left.done_permille < 200, "{left:?}");
     }
 
     #[test]
