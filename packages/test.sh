@@ -64,6 +64,16 @@ done
 holds "its units are right" -- systemd-analyze verify skein-agent.service skein-net-qos.service skeinidle.slice
 holds "an upgrade without a running agent" -- put new skein
 holds "starts none" -- no active skein-agent
+needrestart=/etc/needrestart/conf.d/skein.conf
+# left_alone UNIT - whether needrestart, which reads its settings like this, lets a unit alone.
+left_alone() {
+  perl -we 'our %nrconf = (override_rc => { qr(^dbus) => 0 }); local $/; eval <STDIN>; die $@ if $@;
+    exit !grep { $ARGV[0] =~ /$_/ && !$nrconf{override_rc}{$_} } keys %{$nrconf{override_rc}}' "$1" <$needrestart
+}
+holds "needrestart lets the agent alone" -- left_alone skein-agent.service
+holds "and nothing else" -- no left_alone skein-controller.service
+conffiles() { dpkg-query -Wf '${Conffiles}\n' "$1" | awk 'NF { print $1 }'; }
+holds "by a file that its administrator may change" -- test "$(conffiles skein)" = $needrestart
 holds "and a rollback" -- put before skein
 holds "starts none, either" -- no active skein-agent
 
@@ -103,7 +113,10 @@ begun=$(cut -d' ' -f22 "/proc/$pid/stat")
 count=0
 asks() {
   count=$((count + 1))
-  [[ "$(printf x | skein vm console g1 2>&1)" == *x$count* ]]
+  # A digit, or what follows it in ASCII.
+  local said
+  said=$(printf %b "\\$(printf %03o $((48 + count)))")
+  [[ "$(printf x | skein vm console g1 2>&1)" == *"x$said"* ]]
 }
 # Its BIOS takes what comes before it has booted, and says nothing.
 booted() { [[ "$(printf x | skein vm console g1 2>&1)" == *x1* ]]; }
@@ -137,6 +150,29 @@ systemctl start skein-agent
 goes_on "the start"
 state() { find /var/lib/skein /etc/skein -type f ! -path '*/term' | sort; }
 
+# The version before does not know an option.
+echo 'SKEIN_AGENT_OPTIONS=--of-another-version' >/etc/default/skein-agent
+holds "a rollback to a version that does not know an option" -- put before skein
+holds "says that the agent did not start" -- grep -q 'the agent did not start' /root/log
+holds "and systemd has given it up" -- systemctl --quiet is-failed skein-agent
+rm /etc/default/skein-agent
+holds "the newer version once more" -- put new skein
+holds "starts it again" -- active skein-agent
+holds "and says so" -- grep -q 'the agent, which .* could not start, was started' /root/log
+goes_on "the option"
+
+# Metrics have a variable of their own, which takes nothing from the options.
+printf '%s\n' 'SKEIN_AGENT_OPTIONS="--incoming 2"' 'SKEIN_AGENT_METRICS=--metrics /run/skein/metrics.sock' \
+  >/etc/default/skein-agent
+systemctl restart skein-agent
+arguments() { tr '\0' ' ' <"/proc/$(main skein-agent)/cmdline"; }
+holds "the agent has its options and its metrics" -- \
+  test "$(arguments)" = "/usr/bin/skein agent --incoming 2 --metrics /run/skein/metrics.sock "
+holds "and serves them" -- test -S /run/skein/metrics.sock
+rm /etc/default/skein-agent
+systemctl restart skein-agent
+goes_on "the metrics"
+
 # A file stands for the device: what counts is that the agent has it open.
 mkdir -p /run/systemd/system/skein-agent.service.d
 printf '[Service]\nExecStart=\nExecStart=/bin/sh -c "exec 9>/dev/watchdog9; exec /usr/bin/skein agent"\n' \
@@ -155,10 +191,14 @@ systemctl restart skein-agent
 goes_on "the watchdog"
 holds "the package is whole again" -- put new skein
 
-printf 'controllers = ["192.0.2.1:7443"]\n' >/etc/skein/controllers.toml
-holds "in a cluster a removal with guests is refused" -- refused "not removed: this host is in a cluster" skein
-holds "and the agent runs" -- active skein-agent
-rm /etc/skein/controllers.toml
+for address in '["192.0.2.1:7443"]' "['192.0.2.1:7443']" $'[\n  # the first\n  "192.0.2.1:7443",\n]'; do
+  printf 'controllers = %s\n' "$address" >/etc/skein/controllers.toml
+  holds "in a cluster a removal with guests is refused ($address)" -- \
+    refused "not removed: this host is in a cluster" skein
+  holds "and the agent runs" -- active skein-agent
+done
+# No cluster stands against what follows.
+printf '# "192.0.2.1:7443"\ncontrollers = []\n' >/etc/skein/controllers.toml
 
 kept=$(state)
 holds "skein is removed under the guest" -- apt-get remove -y skein
@@ -236,6 +276,24 @@ holds "it starts with what root restored" -- systemctl start skein-controller
 holds "and leads" -- soon ticket hoste
 holds "of the same cluster" -- test "$(backup)" = "$cluster"
 
+# Another user's program is to reach the socket.
+echo 'metrics = "/run/skein-controller/metrics.sock"' | cat - /etc/skein/controller.toml >/root/controller.toml
+cat /root/controller.toml >/etc/skein/controller.toml
+systemctl restart skein-controller
+holds "it serves metrics at a unix socket" -- soon test -S /run/skein-controller/metrics.sock
+holds "which anybody on this host may read" -- \
+  test "$(stat -c %a /run/skein-controller /run/skein-controller/metrics.sock | xargs)" = "755 666"
+# The version before does not know an option.
+mkdir -p /run/systemd/system/skein-controller.service.d
+printf '[Service]\nExecStart=\nExecStart=/usr/bin/skein-controller run --of-another-version\n' \
+  >/run/systemd/system/skein-controller.service.d/option.conf
+holds "a rollback to a version that does not know an option" -- put before skein-controller
+holds "and systemd has given it up" -- systemctl --quiet is-failed skein-controller
+rm -r /run/systemd/system/skein-controller.service.d
+holds "the newer version once more" -- put new skein-controller
+holds "starts it again" -- active skein-controller
+holds "and it leads" -- soon ticket hostf
+
 holds "skein-controller is removed" -- apt-get remove -y skein-controller
 holds "its store is there" -- test -s /var/lib/skein-controller/controller.db
 holds "and its identity" -- test -s /etc/skein/controller/admin.token
@@ -251,4 +309,5 @@ holds "and shows them" -- skein-lab status
 holds "and removes them" -- skein-lab down
 holds "all is purged" -- apt-get purge -y skein-lab skein
 holds "no file of ours is left" -- test -z "$(find /usr /etc/systemd -name '*skein*' ! -path '/usr/share/doc/*')"
+holds "and none of needrestart's" -- test ! -e $needrestart
 echo "$passed passed, 0 failed"

@@ -64,6 +64,8 @@ lab=$work/skein-lab/usr/lib/skein-lab
 mkdir -p "$lab/guest/guest" "$work/skein-lab/usr/bin" "$work/skein-lab/usr/share/man/man1"
 objcopy --strip-all target/release/skein-lab "$lab/skein-lab"
 objcopy --strip-all "$workload" "$lab/guest/guest/skein-workload"
+# Programs keep the modes that a build gave them.
+chmod 755 "$lab/skein-lab" "$lab/guest/guest/skein-workload"
 ln -s ../../bin/skein "$lab/skein"
 ln -s ../lib/skein-lab/skein-lab "$work/skein-lab/usr/bin/skein-lab"
 target/release/skein-lab man --out "$work/skein-lab/usr/share/man/man1"
@@ -93,21 +95,28 @@ libraries() {
 document() {
   local doc=$work/$1/usr/share/doc/$1
   mkdir -p "$doc"
-  cp packages/copyright "$doc/copyright"
-  cp CHANGELOG.md "$doc/changelog"
+  # A checkout's modes are those of whoever made it.
+  install -m 644 packages/copyright "$doc/copyright"
+  install -m 644 CHANGELOG.md "$doc/changelog"
   printf '%s (%s) unstable; urgency=medium\n\n  * %s\n\n -- %s  %s\n' "$1" "$version" \
     "What changed is told in changelog.gz beside this file." "$maintainer" \
     "$(date -d "@$SOURCE_DATE_EPOCH" -R)" >"$doc/changelog.Debian"
-  cp "$out/$1.cdx.json" "$doc/sbom.cdx.json"
+  install -m 644 "$out/$1.cdx.json" "$doc/sbom.cdx.json"
   gzip -9n "$doc"/{changelog,changelog.Debian,sbom.cdx.json}
   if [ "$1" = skein ]; then
     install -D -m 644 -t "$doc/examples" contrib/prometheus/skein-alerts.yml contrib/grafana/skein.json
   fi
   find "$work/$1/usr/share/man" -name '*.1' -exec gzip -9n {} +
   if [ -e "packages/$1/lintian-overrides" ]; then
-    mkdir -p "$work/$1/usr/share/lintian/overrides"
-    cp "packages/$1/lintian-overrides" "$work/$1/usr/share/lintian/overrides/$1"
+    install -D -m 644 "packages/$1/lintian-overrides" "$work/$1/usr/share/lintian/overrides/$1"
   fi
+}
+
+# installed_size DIRECTORY - prints the KiB of what a package installs, as dpkg-gencontrol reckons it: a directory or a
+# link counts as one, since its size depends on the file system.
+installed_size() {
+  find "$1" -mindepth 1 -path "$1/DEBIAN" -prune -o -type f -printf '%s\n' -o -printf '1\n' |
+    awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }'
 }
 
 # pack NAME PROGRAM... - makes a package of its staging tree; PROGRAM is what needs libraries.
@@ -122,9 +131,14 @@ pack() {
   for file in packages/"$name"/{postinst,prerm,postrm}; do
     [ ! -e "$file" ] || install -m 755 "$file" "$root/DEBIAN/"
   done
+  if [ -e "packages/$name/needrestart.conf" ]; then
+    install -D -m 644 "packages/$name/needrestart.conf" "$root/etc/needrestart/conf.d/skein.conf"
+  fi
+  # What is in /etc is the host's once it is installed: dpkg asks before it replaces what was changed.
+  [ ! -d "$root/etc" ] || (cd "$root" && find etc -type f -printf '/%p\n' | sort) >"$root/DEBIAN/conffiles"
   (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
   sed -e "s/@VERSION@/$version/; s/@MAINTAINER@/$maintainer/; s/@LIBRARIES@/$(libraries "${@/#/$root/}")/" \
-    -e "s/@SIZE@/$(du -sk --apparent-size "$root/usr" | cut -f1)/" "packages/$name/control" >"$root/DEBIAN/control"
+    -e "s/@SIZE@/$(installed_size "$root")/" "packages/$name/control" >"$root/DEBIAN/control"
   find "$root" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
   # With one thread the packed bytes do not depend on the machine.
   DPKG_DEB_THREADS_MAX=1 dpkg-deb --root-owner-group -Zxz --build "$root" \
