@@ -36,7 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
         ),
         case(
             "page-1000",
-            "The page of 1,000 hosts with 20,000 guests and 200 migrations, in a browser, for five minutes.",
+            "The page of 1,000 hosts with 20,000 guests and 200 migrations, in a browser, for half an hour.",
             ClusterCase::PageLarge,
         ),
         case(

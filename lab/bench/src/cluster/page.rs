@@ -24,7 +24,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates/controll
 const MIGRATIONS: u32 = 200;
 const COPY_BYTES_PER_S: u64 = 1_000_000;
 /// How long pages are looked at, in minutes.
-const LARGE_MINUTES: [f64; 2] = [5.0, 1.0];
+const LARGE_MINUTES: [f64; 2] = [30.0, 1.0];
 const LIVE_MINUTES: f64 = 0.5;
 /// The host with the controller and the browser.
 const SEAT: &str = "a";

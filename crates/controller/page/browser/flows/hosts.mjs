@@ -41,6 +41,34 @@ export const flows = {
       }
     },
   },
+  "wrong-field": {
+    about: "a form with a field that says it is wrong is not sent",
+    async run(lab) {
+      const page = await lab.open("#/hosts");
+      const host = await lab.first(page, "/hosts?limit=1");
+      if (!host) throw new Skipped("there is no host");
+      await lab.go(page, `#/hosts/${host.name}`);
+      const areas = page.getByLabel("Areas");
+      const save = page.locator("form", { has: areas }).getByRole("button", { name: "Save" });
+      const before = await areas.inputValue();
+      let sent = 0;
+      page.on("request", (request) => (sent += request.method() === "PUT" ? 1 : 0));
+      const saved = async (text) => {
+        await areas.fill(text);
+        const read = page.waitForResponse((of) => of.request().method() === "GET" && of.url().endsWith(host.name));
+        await save.click();
+        await read;
+      };
+      await areas.fill("rack\nsite=b");
+      await save.click();
+      assert.equal(await areas.evaluate((field) => field.checkValidity()), false);
+      await saved("rack=r1");
+      assert.equal(sent, 1, "what was wrong was sent");
+      await page.reload();
+      assert.equal(await areas.inputValue(), "rack=r1");
+      await saved(before);
+    },
+  },
   drain: {
     about: "a drain is shown before it begins, goes on as one thing, and is called off; the host takes guests again",
     async run(lab) {
