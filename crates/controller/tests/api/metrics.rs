@@ -88,7 +88,9 @@ async fn both_controllers_tell_what_they_see() {
         assert_eq!(seen(&values, series), Some(value), "{series}: {values:#?}");
     }
     assert!(values["skein_store_write_seconds_count"] > 0.0 && values["skein_store_revision"] > 0.0);
-    assert!(values["skein_controller_events_total{kind=\"host\"}"] >= 2.0);
+    // Events are told after what they tell of is seen.
+    let host_events = "skein_controller_events_total{kind=\"host\"}";
+    told(at_leader, "the hosts' events are counted", |of| of[host_events] >= 2.0).await;
 
     // An operation that ends is counted once, by what it did and how it ended; so are requests.
     let begun = send(&client, Method::POST, "/api/v1/hosts/alpha/drain", "").await;
