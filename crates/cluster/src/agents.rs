@@ -87,7 +87,8 @@ impl Controller {
         let Some(observed) = self.observed.get_mut(&host) else { return false };
         // A connection's first report has all that there is: what the records have beside that is not there.
         let is_first = !observed.is_whole;
-        let is_news = is_first || report.facts.is_some() || !report.migrations.is_empty();
+        let has_changed = |of: &Migration| observed.migrations.get(&of.id).is_none_or(|before| !goes_on(before, of));
+        let is_news = is_first || report.facts.is_some() || report.migrations.iter().any(has_changed);
         let is_news = is_news || report.watchdog.is_some();
         let heard = report.heard;
         let forgotten = report.vms_forgotten.clone();
@@ -567,4 +568,10 @@ fn has_come_back(observed: &Observed, migration: &Migration) -> bool {
 /// Returns whether the source of a migration says that the guest has not left it.
 fn has_stayed(migration: &Migration) -> bool {
     migration.role == Role::Source && migration.outcome.is_some_and(|outcome| outcome != Outcome::Moved)
+}
+
+/// Returns whether a migration goes on as before: only how far it is has changed, which a tick sees soon enough.
+fn goes_on(before: &Migration, now: &Migration) -> bool {
+    let (copy, paths, events) = (before.copy.clone(), before.paths.clone(), before.events.clone());
+    *before == Migration { elapsed_ms: before.elapsed_ms, copy, paths, events, ..now.clone() }
 }

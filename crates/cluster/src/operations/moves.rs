@@ -103,8 +103,9 @@ impl Controller {
 
     /// Returns the moves of guests that have to have left a move's target before. One that is held is not waited for.
     fn stay_before<'a>(&'a self, of: &'a Move) -> impl Iterator<Item = &'a Move> {
-        let open = self.pending(Pending::All).filter(|(operation, other)| !is_held(operation, other));
-        let open = open.map(|(_, other)| other);
+        // Most moves wait for none, and hundreds may be open.
+        let open = (!of.after.is_empty()).then(|| self.pending(Pending::All)).into_iter().flatten();
+        let open = open.filter(|(operation, other)| !is_held(operation, other)).map(|(_, other)| other);
         open.filter(|other| of.to.as_ref() == Some(&other.from) && of.after.contains(&other.vm))
     }
 
