@@ -169,7 +169,7 @@ fn data_goes_over_tcp_where_an_end_has_no_rail() {
         ([None, rail()], None),
         ([rail(), over("no such provider")], Some("b has none there")),
         ([over("no such provider"), rail()], Some("this host's NIC has none that can be used")),
-        ([of_devices, rail()], None),
+        ([of_devices, rail()], Some("this host's NIC has no RDMA device")),
         ([rail(), no_program.clone()], Some("b has none there")),
         ([no_program, rail()], Some("the process of the rail cannot be started")),
     ] {

@@ -148,7 +148,7 @@ families! {
     DIRTY_RATE = Gauge, "skein_migration_dirty_bytes_per_second", BytesPerSecond,
         "What a guest that is copied dirties", [VM];
     MOVED_RATE = Gauge, "skein_migration_moved_bytes_per_second", BytesPerSecond,
-        "What goes over the wire of it, of late", [VM];
+        "The RAM of it that moves in a second, of late, however small that is on the wire", [VM];
     THROTTLE = Gauge, "skein_migration_throttle_ratio", Ratio, "By how much a guest that is copied is throttled", [VM];
     ROUND = Gauge, "skein_migration_round", Count, "The pass over the RAM of a guest that is copied, from 1", [VM];
     CONVERGES = Gauge, "skein_migration_converges", Count,

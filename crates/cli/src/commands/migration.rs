@@ -610,7 +610,7 @@ fn page_rows(pages: &PageFigures) -> Vec<(&'static str, String)> {
         if counts.written_pages > 0 {
             rows.push((
                 "by NICs",
-                format!("{} straight into the guest's RAM (RDMA)", about_bytes(counts.written_bytes())),
+                format!("{} straight into the guest's RAM (RDMA), not encrypted", about_bytes(counts.written_bytes())),
             ));
         }
         if counts.other_bytes > 0 {
@@ -633,8 +633,8 @@ fn placement(pages: &PageFigures) -> String {
     let why = &pages.why_not_direct;
     let mut words = match (pages.direct, &why[..]) {
         (None, _) => String::new(),
-        (Some(true), "") => "straight into the guest's RAM".into(),
-        (Some(true), why) => format!("of smaller blocks straight into the guest's RAM, else through QEMU: {why}"),
+        (Some(true), "") => "by the target's agent, past QEMU".into(),
+        (Some(true), why) => format!("of smaller blocks by the target's agent, else through QEMU: {why}"),
         (Some(false), "") => "through QEMU".into(),
         (Some(false), why) => format!("through QEMU: {why}"),
     };

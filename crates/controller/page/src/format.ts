@@ -148,6 +148,12 @@ export function ago(at: Instant, now = Date.now()): string {
   return `${Math.floor(s / 86_400)} d ago`;
 }
 
+/** For how long it has been so. */
+export function forHowLong(since: Instant, now = Date.now()): string {
+  const words = ago(since, now);
+  return words.endsWith(" ago") ? `for ${words.slice(0, -" ago".length)}` : words;
+}
+
 /** How long until then. */
 export function until(at: Instant, now = Date.now()): string {
   const ms = instant(at);

@@ -7,6 +7,7 @@ import {
   bytes,
   bytesPerS,
   duration,
+  forHowLong,
   percent,
   range,
   readRate,
@@ -66,4 +67,10 @@ test("rates are read as people write them", () => {
   assert.equal(readRate("9.42 Gbit/s"), 9.42e9);
   assert.equal(readRate("fast"), undefined);
   assert.equal(readRate(""), undefined);
+});
+
+test("for how long something has been so is told in words", () => {
+  assert.equal(forHowLong(0, 30_000), "just now");
+  assert.equal(forHowLong(0, 150_000), "for 2 min");
+  assert.equal(forHowLong("", 0), UNKNOWN);
 });

@@ -14,11 +14,17 @@ const LOOK_PERIOD: Duration = Duration::from_millis(20);
 impl Dialer {
     /// Returns whether a path is to get a connection over RDMA: not for a while after that came to nothing.
     pub(super) fn may_have_rail(&self, pair: &Pair, state: &PathState) -> bool {
-        let Some(rails) = &self.host.rails else { return false };
-        let nic = &pair.local.nic;
-        !state.rail_pause.lasts(Instant::now())
+        self.host.rails.is_some()
+            && !state.rail_pause.lasts(Instant::now())
             && self.live.rail_use.is_due(self.live.carried_bytes())
-            && !rails.bars(nic, &|| self.host.nics.has_rdma(nic))
+            && self.bars_rdma(&pair.local.nic).is_none()
+    }
+
+    /// Returns why this host has no RDMA by a NIC though RDMA is asked for; `None`: it may have.
+    pub(super) fn bars_rdma(&self, nic: &str) -> Option<String> {
+        let rails = self.host.rails.as_ref()?;
+        let is_barred = rails.bars(nic, &|| self.host.nics.has_rdma(nic));
+        is_barred.then(|| "this host's NIC has no RDMA device, or is to carry none".into())
     }
 
     /// Has paths come to RDMA though the session has carried little, and waits until each has or cannot.

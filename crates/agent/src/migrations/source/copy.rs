@@ -267,9 +267,10 @@ impl GuestCopy {
             return None;
         }
         let links = self.links.sample(look.paths(), |nics| look.environment.nics_bits_per_s(nics));
-        let could_use_more = self.offer.transport.uses_all_nics() && links.is_full;
         let limit = look.environment.pages().and_then(|pages| pages.rate_limit());
         let slowest = Slowest::of(limit, || look.environment.carried_bits_per_s(), links.is_full);
+        // Links count as full whose speed nobody knows; a limit that binds is known.
+        let could_use_more = self.offer.transport.uses_all_nics() && links.is_full && slowest != Slowest::Limit;
         let sample = CopySample {
             at: look.now.saturating_sub(self.begun),
             round: copy.round.saturating_sub(self.before.0),

@@ -70,7 +70,7 @@ export function MigrationTable({
             <th scope="col">State</th>
             <th scope="col">How far</th>
             <th scope="col" class="number">
-              Rate
+              Moves
             </th>
             <th scope="col" class="number">
               Took

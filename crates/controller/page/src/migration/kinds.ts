@@ -49,7 +49,7 @@ export function kindsOf(pages: PageFigures): Kind[] {
     {
       key: "written",
       name: "written by NICs",
-      about: "straight into the guest's RAM at the target, by RDMA",
+      about: "straight into the guest's RAM at the target, by RDMA, not encrypted",
       bytes: of(pages.written_pages),
       wire: of(pages.written_pages),
     },

@@ -9,7 +9,7 @@ import { GuestSettingsForm } from "../components/guest_settings";
 import { HistoryCharts } from "../components/history";
 import { RoleNote, useMay } from "../components/access";
 import { ProblemBox, sentence } from "../components/problem";
-import { about, ago, bitsPerS, bytes, bytesPerS, cores, time, UNKNOWN, wholeBytes } from "../format";
+import { about, bitsPerS, bytes, bytesPerS, cores, forHowLong, time, UNKNOWN, wholeBytes } from "../format";
 import { ofCopy } from "../migration/progress";
 import { link } from "../router";
 import { readVm } from "../store/follow";
@@ -68,7 +68,7 @@ function GuestStates({ of }: { of: Vm }) {
   return (
     <>
       <GuestState of={of} /> <span class="dim">on</span> <HostLink name={of.host} />
-      <span class="dim">{ago(of.since, now)}</span>
+      <span class="dim">{forHowLong(of.since, now)}</span>
       {(of.settings.tags ?? []).map((tag) => (
         <Tag key={tag}>{tag}</Tag>
       ))}

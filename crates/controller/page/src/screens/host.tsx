@@ -9,7 +9,7 @@ import { RoleNote } from "../components/access";
 import { ProblemBox, sentence } from "../components/problem";
 import { Problem } from "../api/problem";
 import { part } from "../api/request";
-import { ago, bitsPerS, bytes, bytesPerS, cores, duration, several, speed, time, UNKNOWN } from "../format";
+import { bitsPerS, bytes, bytesPerS, cores, duration, forHowLong, several, speed, time, UNKNOWN } from "../format";
 import { link } from "../router";
 import { readHost } from "../store/follow";
 import { healthOf } from "../store/summary";
@@ -72,7 +72,7 @@ function HostStates({ of }: { of: Host }) {
   const [mode, tone] = modeNames[of.mode];
   return (
     <>
-      <HostState of={of} /> <span class="dim">{ago(of.contact_since, now)}</span>
+      <HostState of={of} /> <span class="dim">{forHowLong(of.contact_since, now)}</span>
       {of.contact !== "online" || of.mode === "active" ? <State name={mode} tone={tone} /> : null}
       {of.settings.group && <Tag title="Its host group">{of.settings.group}</Tag>}
       {of.drain && <a href={link("operations", of.drain)}>its drain</a>}

@@ -4,7 +4,7 @@ import { stageKey, stageWords } from "../../migration/phases";
 import { rateSeries } from "../../migration/series";
 import type { Summary } from "../../migration/summary";
 import { outcomeName, outcomeWords, whyWords } from "../../migration/words";
-import type { MigrationSample } from "../../types";
+import type { Migration, MigrationSample } from "../../types";
 import { State } from "../basics";
 import { sentence } from "../problem";
 
@@ -71,6 +71,12 @@ function LeftWords({ of }: { of: Summary }) {
   );
 }
 
+/** What the source's paths carry, in bits a second. What is moved may be more: zeros, and what compresses. */
+function onTheWire(source: Migration | undefined): number | undefined {
+  const rates = source?.paths.map((path) => path.bits_per_s);
+  return rates?.length ? rates.reduce((sum, rate) => sum + rate, 0) : undefined;
+}
+
 /** The figures of now, in places that do not move while they change. */
 export function MigrationFigures({ of, samples }: { of: Summary; samples: readonly MigrationSample[] }) {
   const source = of.ends.source;
@@ -79,7 +85,7 @@ export function MigrationFigures({ of, samples }: { of: Summary; samples: readon
   const expected = source?.hold?.downtime_ms;
   const figures: [string, string, string?][] = [
     ["Elapsed", duration(of.elapsedMs), of.outcome ? "in all" : undefined],
-    ["On the wire", bitsPerS(of.outcome ? undefined : copy?.bits_per_s), of.outcome ? "over" : "now, all NICs"],
+    ["On the wire", bitsPerS(of.outcome ? undefined : onTheWire(source)), of.outcome ? "over" : "now, all paths"],
     ["Moved", bytesPerS(of.outcome ? undefined : moved), "of the guest"],
     ["Dirtied", bytesPerS(copy?.dirty_bytes_per_s), "by the guest"],
     [
