@@ -265,7 +265,7 @@ impl Dialer {
                 is_up,
                 is_settled: has_failed || (is_up && data >= wanted && !state.dialling),
                 over_rdma: self.live.rdma_connections(state.path) > 0,
-                no_rdma: self.bars_rdma(&state.pair.local.nic).or_else(|| state.no_rail.clone()),
+                no_rdma: self.why_no_rdma(state),
             }
         };
         let mut paths: Vec<DialedPath> = self.lock().values().map(of).collect();

@@ -17,14 +17,20 @@ impl Dialer {
         self.host.rails.is_some()
             && !state.rail_pause.lasts(Instant::now())
             && self.live.rail_use.is_due(self.live.carried_bytes())
-            && self.bars_rdma(&pair.local.nic).is_none()
+            && !self.is_barred(&pair.local.nic)
     }
 
-    /// Returns why this host has no RDMA by a NIC though RDMA is asked for; `None`: it may have.
-    pub(super) fn bars_rdma(&self, nic: &str) -> Option<String> {
-        let rails = self.host.rails.as_ref()?;
-        let is_barred = rails.bars(nic, &|| self.host.nics.has_rdma(nic));
-        is_barred.then(|| "this host's NIC has no RDMA device, or is to carry none".into())
+    /// Returns whether RDMA is asked for, and a NIC of this host has none, or is to carry none.
+    fn is_barred(&self, nic: &str) -> bool {
+        self.host.rails.as_ref().is_some_and(|rails| rails.bars(nic, &|| self.host.nics.has_rdma(nic)))
+    }
+
+    /// Returns why a path's data does not go over RDMA, though RDMA is asked for; `None`: it does, or may still.
+    pub(super) fn why_no_rdma(&self, state: &PathState) -> Option<String> {
+        match self.is_barred(&state.pair.local.nic) {
+            true => Some("this host's NIC has no RDMA device, or is to carry none".into()),
+            false => state.no_rail.clone(),
+        }
     }
 
     /// Has paths come to RDMA though the session has carried little, and waits until each has or cannot.

@@ -55,10 +55,7 @@ fn named_providers(
     interfaces: &[Interface],
     rail: impl Fn(IpAddr) -> Result<Option<String>, String>,
 ) -> Vec<Finding> {
-    let of_nic = |of: &Interface| {
-        let address = of.nic.addresses.iter().find(|address| address.usable && !is_link_local(address.ip))?;
-        Some((of.nic.name.clone(), rail(address.ip)))
-    };
+    let of_nic = |of: &Interface| Some((of.nic.name.clone(), rail(reachable_address(of)?)));
     let mut failed = None;
     let found = interfaces.iter().filter_map(of_nic).filter_map(|(nic, rail)| match rail {
         Ok(rail) => rail.map(|rail| ok("rdma", format!("{nic}: {rail}"))),
@@ -100,12 +97,12 @@ fn judge(
             let what = format!("{name}: port {} of {} is not active", port.port, port.device);
             findings.push(warn("rdma", what, "look at the cable, the switch and, for InfiniBand, the subnet manager"));
         }
-        let Some(address) = of.nic.addresses.iter().find(|address| address.usable && !is_link_local(address.ip)) else {
+        let Some(address) = reachable_address(of) else {
             let what = format!("{name} has an RDMA device and no address that hosts can reach");
             findings.push(warn("rdma", what, "give the NIC an address; InfiniBand needs IPoIB for that"));
             continue;
         };
-        findings.push(match rail(address.ip) {
+        findings.push(match rail(address) {
             Ok(Some(rail)) => ok("rdma", format!("{name}: {rail}")),
             Ok(None) => {
                 let what = format!("{name} has an RDMA device that libfabric does not offer");
@@ -122,6 +119,11 @@ fn judge(
         findings.push(warn("rdma", what, "LimitMEMLOCK=infinity in the agent's unit, or ulimit -l unlimited"));
     }
     findings
+}
+
+/// Returns an address of a NIC that other hosts can reach.
+fn reachable_address(of: &Interface) -> Option<IpAddr> {
+    of.nic.addresses.iter().find(|address| address.usable && !is_link_local(address.ip)).map(|address| address.ip)
 }
 
 fn is_link_local(ip: IpAddr) -> bool {
