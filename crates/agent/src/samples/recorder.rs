@@ -189,7 +189,8 @@ impl Recorder {
         let recorded = state.migrations.entry(id).or_insert_with(|| Recorded {
             latest: Arc::new(sample.clone()),
             number: 0,
-            series: Series::default(),
+            // One that was over goes on where a doubt is settled: what was seen before stays.
+            series: Series::from_kept(kept::read(&self.dir, id)),
             time_left: TimeLeftWatch::default(),
             begun: now,
             over: None,
@@ -205,10 +206,10 @@ impl Recorder {
         recorded.number += 1;
         if is_over {
             recorded.series.end(&sample);
-            recorded.over = Some(now);
         } else {
             recorded.series.add(&sample);
         }
+        recorded.over = is_over.then_some(now);
         recorded.latest = Arc::new(sample);
         let samples = is_over.then(|| recorded.series.samples().to_vec());
         drop(state);
@@ -365,5 +366,11 @@ mod tests {
         let kept = recorder.samples(ID);
         assert_eq!((kept.len(), kept[20].migration.outcome), (21, Some(Outcome::Moved)));
         assert_eq!(recorder.samples(MigrationId(8)), []);
+        // A doubt about it is settled much later.
+        *fake.under_way.lock() = vec![ID];
+        look(80);
+        fake.under_way.lock().clear();
+        look(81);
+        assert_eq!((recorder.samples(ID).len(), kept::read(dir.path(), ID).len()), (23, 23));
     }
 }

@@ -19,6 +19,13 @@ impl Default for Series {
 }
 
 impl Series {
+    /// Goes on from samples that were kept.
+    pub(super) fn from_kept(samples: Vec<MigrationSample>) -> Series {
+        let mut series = Series { samples, ..Series::default() };
+        series.make_room();
+        series
+    }
+
     /// Adds a sample. When there is no room, every second sample goes, and every second of those to come.
     pub(super) fn add(&mut self, sample: &MigrationSample) {
         let is_kept = self.came.is_multiple_of(self.each);
@@ -27,8 +34,12 @@ impl Series {
             return;
         }
         self.samples.push(reduced(sample));
-        // The last has room of its own.
-        if self.samples.len() == SAMPLES_MAX {
+        self.make_room();
+    }
+
+    /// Lets every second sample go if there is no room: the last has room of its own.
+    fn make_room(&mut self) {
+        if self.samples.len() >= SAMPLES_MAX {
             let mut number = 0_usize;
             self.samples.retain(|_| {
                 number += 1;
