@@ -155,10 +155,16 @@ export class Lab {
     assert.equal(violations.length, 0, `axe at ${what}:\n${told.join("\n")}`);
   }
 
-  /** No screen is wider than its window. */
+  /** No screen is wider than its window, and no list or table wider than its box, but for the matrix of hosts. */
   async fits(page, what) {
     const [wide, window] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
     assert.ok(wide <= window, `${what} is ${wide} px wide in a window of ${window} px`);
+    const cut = await page.evaluate(() =>
+      [...document.querySelectorAll(".list, .scroll:not(:has(.matrix))")]
+        .filter((of) => of.scrollWidth > of.clientWidth)
+        .map((of) => `${of.getAttribute("aria-label")}: ${of.scrollWidth} px in ${of.clientWidth}`),
+    );
+    assert.deepEqual(cut, [], `${what} has tables that are cut`);
   }
 
   async shot(page, name) {

@@ -68,8 +68,10 @@ const begin = {
   first: 1,
   end: Number(options.hosts) + 1,
   guests_per_host: Number(options.guests),
+  copy_bytes_per_s: 1_200_000_000,
   planetlab: null,
 };
+agents.on("exit", end);
 setTimeout(() => agents.stdin.write(JSON.stringify({ Begin: begin }) + "\n"), 1500);
 createInterface({ input: agents.stdout }).on("line", (line) => {
   if (line === '"Ready"') console.log(`https://127.0.0.1:${port} ${dir}/identity/admin.token`);

@@ -30,7 +30,8 @@ function noise(seed) {
   return x - Math.floor(x);
 }
 
-function history(name, is_host) {
+/** Invents the loads of hours, which end with those of now. */
+function history(name, is_host, load) {
   const step_ms = 30_000;
   const count = 360;
   const seed = [...name].reduce((sum, letter) => sum * 31 + letter.charCodeAt(0), 7) % 997;
@@ -41,16 +42,23 @@ function history(name, is_host) {
       return Math.round(most * (slow + 0.2 * noise(seed + i + phase * 99)));
     });
   const size = is_host ? 1 : 0.05;
+  /** Has values end with that of now, around which they vary as much as before, or by a `share` of that. */
+  const endingWith = (now, values, share = 1) => {
+    const last = values.at(-1);
+    if (now === undefined || !last) return values;
+    return values.map((value) => value && Math.max(0, Math.round(now * (1 + share * (value / last - 1)))));
+  };
+  const used = load?.ram_available_bytes === undefined ? load?.ram_bytes : load.ram_bytes - load.ram_available_bytes;
   return {
     step_ms,
     until: Date.now(),
     series: {
-      cpu_millicores: wave(is_host ? 24000 : 1800, 0),
-      ram_used_bytes: wave((is_host ? 128 : 4) * 2 ** 30, 1),
-      net_receive_bytes_per_s: wave(6e8 * size, 2),
-      net_send_bytes_per_s: wave(7e8 * size, 3),
-      disk_read_bytes_per_s: wave(2e8 * size, 4),
-      disk_write_bytes_per_s: wave(1e8 * size, 5),
+      cpu_millicores: endingWith(load?.cpu_millicores, wave(is_host ? 24000 : 1800, 0)),
+      ram_used_bytes: endingWith(used, wave((is_host ? 128 : 4) * 2 ** 30, 1), 0.1),
+      net_receive_bytes_per_s: endingWith(load?.net_receive_bytes_per_s, wave(6e8 * size, 2)),
+      net_send_bytes_per_s: endingWith(load?.net_send_bytes_per_s, wave(7e8 * size, 3)),
+      disk_read_bytes_per_s: endingWith(load?.disk_read_bytes_per_s, wave(2e8 * size, 4)),
+      disk_write_bytes_per_s: endingWith(load?.disk_write_bytes_per_s, wave(1e8 * size, 5)),
     },
   };
 }
@@ -333,18 +341,22 @@ function begunNow(id) {
 }
 
 /** Answers what a controller does not have yet. Returns whether it did. */
-export function invented(incoming, response) {
+export function invented(incoming, response, load) {
   const url = new URL(incoming.url, "http://page");
   const path = url.pathname.slice("/api/v1".length);
   const past = /^\/(hosts|vms)\/([^/]+)\/history$/.exec(path);
-  if (past) return json(response, history(past[2], past[1] === "hosts"));
+  if (past) return json(response, history(past[2], past[1] === "hosts", load));
   if (/^\/vms\/[^/]+\/definition$/.test(path)) {
     const name = path.split("/")[2];
     return json(response, {
       toml: `name = "${name}"\nmemory = "4 GiB"\ncpus = 2\n\n[[disk]]\npath = "/srv/${name}.qcow2"\n`,
     });
   }
-  if (path === "/migrations") return json(response, { items: ends.map(view), next: null });
+  if (path === "/migrations") {
+    const vm = url.searchParams.get("vm");
+    const items = ends.filter((end) => vm === null || end.vm === vm).map(view);
+    return json(response, { items, next: null });
+  }
   const id = /^\/migrations\/([0-9a-f]{16})/.exec(path)?.[1];
   // A migration of a simulated host has no figures: it is as if it had begun when it is first looked at.
   const of = id && (ends.find((end) => end.id === id) ?? begunNow(id));

@@ -58,9 +58,17 @@ function lines() {
   });
 }
 
+/** Returns the load of a host or guest whose history is asked for. */
+async function loadOf({ url, headers }) {
+  const of = /^(.*)\/history\b/.exec(url)?.[1];
+  if (!of) return undefined;
+  const answer = await ask("GET", of, { ...headers, host: upstream.host });
+  return answer.statusCode === 200 ? JSON.parse(String(await read(answer))).load : undefined;
+}
+
 async function api(incoming, response) {
   const body = await read(incoming);
-  if (options.invent && invented(incoming, response)) return;
+  if (options.invent && invented(incoming, response, await loadOf(incoming))) return;
   const answer = await ask(incoming.method, incoming.url, { ...incoming.headers, host: upstream.host }, body);
   const is_stream = answer.headers["content-type"] === "text/event-stream";
   if (options.invent && incoming.url.startsWith("/api/v1/hosts") && answer.statusCode === 200) {

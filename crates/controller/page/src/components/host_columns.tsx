@@ -75,6 +75,7 @@ export const hostColumns: Column<Host>[] = [
   {
     name: "Host",
     width: "minmax(96px, 1.4fr)",
+    smallest: "minmax(70px, 1fr)",
     sort: byText((of) => of.name),
     cell: (of) => (
       <a class="name" href={link("hosts", of.name)} tabIndex={-1}>
@@ -85,12 +86,13 @@ export const hostColumns: Column<Host>[] = [
   {
     name: "State",
     width: "minmax(104px, 1fr)",
+    smallest: "minmax(86px, 1fr)",
     sort: byText((of) => `${of.contact} ${of.mode}`),
     cell: (of) => <HostState of={of} />,
   },
   {
     name: "CPU",
-    width: "minmax(126px, 1fr)",
+    width: "minmax(118px, 1fr)",
     from: "medium",
     isNumber: true,
     sort: byNumber((of) => (of.load && of.cpus ? of.load.cpu_millicores / of.cpus : undefined)),
@@ -106,6 +108,7 @@ export const hostColumns: Column<Host>[] = [
   {
     name: "Memory",
     width: "minmax(110px, 1fr)",
+    smallest: "70px",
     isNumber: true,
     sort: byNumber(usedRam),
     cell: (of) => (
@@ -128,6 +131,7 @@ export const hostColumns: Column<Host>[] = [
   {
     name: "Guests",
     width: "64px",
+    smallest: "52px",
     isNumber: true,
     sort: byNumber((of) => of.vms_running),
     cell: (of) => <span class="num">{of.vms_running}</span>,

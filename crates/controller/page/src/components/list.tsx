@@ -12,6 +12,8 @@ export interface Column<T> {
   /** The width, as in `grid-template-columns`. */
   width: string;
   cell: (item: T) => ComponentChildren;
+  /** The width on the smallest of screens, of 360 px, where no meter is drawn. */
+  smallest?: string;
   /** On how narrow a page it is left out. */
   from?: "medium" | "wide";
   isNumber?: boolean;
@@ -83,15 +85,16 @@ export function List<T>({
       of.scrollTop = (to + 1) * ROW_PX + header - of.clientHeight;
     }
   };
-  const widths = (least: ("medium" | "wide" | undefined)[]): string =>
+  const widths = (least: Column<T>["from"][], width = (column: Column<T>): string => column.width): string =>
     columns
       .filter((column) => least.includes(column.from))
-      .map((column) => column.width)
+      .map(width)
       .join(" ");
   const style = {
     "--columns": widths([undefined, "medium", "wide"]),
     "--columns-medium": widths([undefined, "medium"]),
     "--columns-narrow": widths([undefined]),
+    "--columns-smallest": widths([undefined], (column) => column.smallest ?? column.width),
   };
   const is_at = at >= shown.first && at < shown.end;
   return (

@@ -57,7 +57,7 @@ export function MigrationTable({
 }) {
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="Migrations">
-      <table class="table">
+      <table class="table stacks">
         <thead>
           <tr>
             <th scope="col">
@@ -109,10 +109,10 @@ function Row({ of, isPicked, pick }: { of: MigrationView; isPicked: boolean; pic
       <td>
         <GuestLink name={of.vm} />
       </td>
-      <td>
+      <td data-label="from">
         <HostLink name={of.source} />
       </td>
-      <td>
+      <td data-label="to">
         <HostLink name={of.target} />
       </td>
       <td>
@@ -131,9 +131,15 @@ function Row({ of, isPicked, pick }: { of: MigrationView; isPicked: boolean; pic
           <span class="dim">{of.outcome ? of.detail || whyWords(of.why) : UNKNOWN}</span>
         )}
       </td>
-      <td class="number num">{of.outcome ? "" : bitsPerS(of.copy?.bits_per_s)}</td>
-      <td class="number num">{duration(migrationTook(of))}</td>
-      <td class="number num">{duration(of.downtime_ms)}</td>
+      <td class="number num" data-label="moves">
+        {of.outcome ? "" : bitsPerS(of.copy?.bits_per_s)}
+      </td>
+      <td class="number num" data-label="took">
+        {duration(migrationTook(of))}
+      </td>
+      <td class="number num" data-label="stood still">
+        {duration(of.downtime_ms)}
+      </td>
       <td>
         {of.operation ? (
           <a href={link("operations", of.operation)}>operation</a>

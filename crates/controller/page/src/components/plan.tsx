@@ -52,7 +52,7 @@ function MoveTable({
 }) {
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="Moves, in their order">
-      <table class="plan">
+      <table class="table plan stacks">
         <thead>
           <tr>
             {picking && (
@@ -86,13 +86,17 @@ function MoveTable({
                   />
                 </td>
               )}
-              <td class="number num">{all.indexOf(move) + 1}</td>
+              <td class="number num" data-label="no.">
+                {all.indexOf(move) + 1}
+              </td>
               <td>
                 <GuestLink name={move.vm} />
                 {move.off && <span class="dim"> off</span>}
               </td>
-              <td>{move.from ? <HostLink name={move.from} /> : <span class="dim">no host</span>}</td>
-              <td>
+              <td data-label="from">
+                {move.from ? <HostLink name={move.from} /> : <span class="dim">no host</span>}
+              </td>
+              <td data-label="to">
                 <HostLink name={move.to} />
               </td>
               {!isShown && (
@@ -100,7 +104,9 @@ function MoveTable({
                   <MoveState of={move} />
                 </td>
               )}
-              <td class="number num">{isShown ? about(move.forecast_ms) : tookWords(move)}</td>
+              <td class="number num" data-label={isShown ? "forecast" : "took"}>
+                {isShown ? about(move.forecast_ms) : tookWords(move)}
+              </td>
               <td class="why">
                 <MoveWhy of={move} all={all} />
               </td>

@@ -15,7 +15,7 @@ export function UpdateTable({ of }: { of: NonNullable<Operation["update"]> }) {
         <p class="dim">The next host waits until another is well, {until(of.waits_until, now)} at most.</p>
       )}
       <div class="scroll" tabIndex={0} role="group" aria-label="Hosts, in their order">
-        <table class="table">
+        <table class="table stacks">
           <thead>
             <tr>
               <th scope="col" class="number">
@@ -47,9 +47,15 @@ export function UpdateTable({ of }: { of: NonNullable<Operation["update"]> }) {
                       <State name={name} tone={host.blocks ? "bad" : tone} />
                     )}
                   </td>
-                  <td class="num no-wrap">{time(host.begun)}</td>
-                  <td class="num no-wrap">{clockTime(host.ended)}</td>
-                  <td>{host.release_before ? `${host.release_before} → ${host.release_after ?? UNKNOWN}` : UNKNOWN}</td>
+                  <td class="num no-wrap" data-label="begun">
+                    {time(host.begun)}
+                  </td>
+                  <td class="num no-wrap" data-label="ended">
+                    {clockTime(host.ended)}
+                  </td>
+                  <td data-label="agent">
+                    {host.release_before ? `${host.release_before} → ${host.release_after ?? UNKNOWN}` : UNKNOWN}
+                  </td>
                   <td>
                     {sentence(host.detail ?? "")}
                     {host.blocks && <b> It keeps the update from being begun.</b>}

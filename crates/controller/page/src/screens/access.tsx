@@ -49,7 +49,7 @@ function Tokens() {
       {value && items.length === 0 && <Empty>There is none.</Empty>}
       {items.length > 0 && (
         <div class="scroll" tabIndex={0} role="group" aria-label="Tokens">
-          <table class="table">
+          <table class="table stacks">
             <thead>
               <tr>
                 <th scope="col">Name</th>
@@ -68,8 +68,10 @@ function Tokens() {
                     {token.name}
                   </th>
                   <td title={roleWords[token.role]}>{token.role}</td>
-                  <td class="num no-wrap">{time(token.created)}</td>
-                  <td class="num no-wrap">
+                  <td class="num no-wrap" data-label="made">
+                    {time(token.created)}
+                  </td>
+                  <td class="num no-wrap" data-label="ends">
                     {token.expires == null ? (
                       "never"
                     ) : token.expires < now ? (

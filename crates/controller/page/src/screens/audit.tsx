@@ -141,7 +141,7 @@ function useAudit(may: boolean, hours: string) {
 function AuditTable({ of }: { of: readonly AuditRecord[] }) {
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="Audit log">
-      <table class="table tight">
+      <table class="table tight stacks">
         <thead>
           <tr>
             <th scope="col">When</th>
@@ -158,7 +158,9 @@ function AuditTable({ of }: { of: readonly AuditRecord[] }) {
               <tr key={record.id}>
                 <td class="num no-wrap">{time(record.at)}</td>
                 <td class="name">{record.by}</td>
-                <td class="mono">{record.from}</td>
+                <td class="mono" data-label="from">
+                  {record.from}
+                </td>
                 <td class="what">
                   <b>{method}</b> <span class="mono">{path.replace(/^\/api\/v1/, "")}</span>
                   {body.length > 0 && <code class="dim"> {body.join(" ")}</code>}

@@ -169,7 +169,7 @@ function HostNics({ of }: { of: Host }) {
         />
       ) : (
         <div class="scroll" tabIndex={0} role="group" aria-label="NICs">
-          <table class="table">
+          <table class="table stacks">
             <thead>
               <tr>
                 <th scope="col">NIC</th>
@@ -198,14 +198,14 @@ function NicRow({ of }: { of: NicLoad }) {
   );
   return (
     <tr>
-      <th scope="row" class="name">
-        {of.name} {of.is_migration && <Tag title="Migrations may use it">migration</Tag>}
+      <th scope="row">
+        <span class="name">{of.name}</span> {of.is_migration && <Tag title="Migrations may use it">migration</Tag>}
       </th>
-      <td class="number num">
+      <td class="number num" data-label="speed">
         {of.has_link !== false ? speed(of.speed_bits_per_s) : <State name="no link" tone="bad" />}
       </td>
-      <td>{rate(of.receive_bits_per_s)}</td>
-      <td>{rate(of.send_bits_per_s)}</td>
+      <td data-label="receives">{rate(of.receive_bits_per_s)}</td>
+      <td data-label="sends">{rate(of.send_bits_per_s)}</td>
     </tr>
   );
 }

@@ -118,7 +118,7 @@ export function Operations({ query }: { query: URLSearchParams }) {
 export function OperationTable({ of }: { of: readonly Operation[] }) {
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="Operations">
-      <table class="table">
+      <table class="table stacks">
         <thead>
           <tr>
             <th scope="col">Asked for</th>
@@ -144,15 +144,19 @@ export function OperationTable({ of }: { of: readonly Operation[] }) {
               <td>
                 <OperationState of={one} />
               </td>
-              <td class="number num">{progressWords(one)}</td>
-              <td class="number num">
+              <td class="number num" data-label="moves">
+                {progressWords(one)}
+              </td>
+              <td class="number num" data-label={one.ended != null ? "took" : "left"}>
                 {one.ended != null
                   ? duration(one.ended - one.created)
                   : one.progress.left_ms != null
                     ? `about ${about(one.progress.left_ms)} left`
                     : UNKNOWN}
               </td>
-              <td class="name">{one.by}</td>
+              <td class="name" data-label="by">
+                {one.by}
+              </td>
             </tr>
           ))}
         </tbody>

@@ -118,7 +118,7 @@ function Proposal({
   return (
     <>
       <div class="scroll" tabIndex={0} role="group" aria-label="Moves that would be made">
-        <table class="table">
+        <table class="table stacks">
           <thead>
             <tr>
               <th scope="col">
@@ -158,10 +158,10 @@ function Proposal({
                   <td>
                     <GuestLink name={move.vm} />
                   </td>
-                  <td>
+                  <td data-label="from">
                     <HostLink name={move.from} />
                   </td>
-                  <td>
+                  <td data-label="to">
                     <HostLink name={move.to} />
                   </td>
                   <td>
@@ -171,9 +171,11 @@ function Proposal({
                       <State name={`needs ${lacking.join(", ")}, which is not picked`} tone="warn" />
                     )}
                   </td>
-                  <td>{costs ?? UNKNOWN}</td>
-                  <td>{saves ?? UNKNOWN}</td>
-                  <td class="number num">{about(move.forecast_ms)}</td>
+                  <td data-label="costs">{costs ?? UNKNOWN}</td>
+                  <td data-label="saves">{saves ?? UNKNOWN}</td>
+                  <td class="number num" data-label="takes">
+                    {about(move.forecast_ms)}
+                  </td>
                 </tr>
               );
             })}

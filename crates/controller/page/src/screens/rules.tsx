@@ -58,7 +58,7 @@ export function Rules() {
         )}
         {items.length > 0 && (
           <div class="scroll" tabIndex={0} role="group" aria-label="Rules">
-            <table class="table">
+            <table class="table stacks">
               <thead>
                 <tr>
                   <th scope="col">Name</th>

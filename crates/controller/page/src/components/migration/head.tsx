@@ -1,5 +1,6 @@
 // How far a migration is: the true percentage, what is left, how long still and how sure that is.
 import { about, bitsPerS, bytes, bytesPerS, duration, range, UNKNOWN } from "../../format";
+import { guestBytes, kindsOf, wireBytes } from "../../migration/kinds";
 import { stageKey, stageWords } from "../../migration/phases";
 import { rateSeries } from "../../migration/series";
 import type { Summary } from "../../migration/summary";
@@ -77,17 +78,30 @@ function onTheWire(source: Migration | undefined): number | undefined {
   return rates?.length ? rates.reduce((sum, rate) => sum + rate, 0) : undefined;
 }
 
+/** What moves now; after the end, what has been moved in all. */
+function movedFigures(of: Summary, samples: readonly MigrationSample[]): [string, string, string][] {
+  const pages = of.ends.source?.copy?.pages;
+  if (of.outcome) {
+    return [
+      ["On the wire", bytes(pages ? wireBytes(pages) : undefined), "in all"],
+      ["Moved", bytes(pages ? guestBytes(kindsOf(pages)) : undefined), "of the guest, in all"],
+    ];
+  }
+  return [
+    ["On the wire", bitsPerS(onTheWire(of.ends.source)), "now, all paths"],
+    ["Moved", bytesPerS(rateSeries(samples.slice(-30)).moved.at(-1)), "of the guest"],
+  ];
+}
+
 /** The figures of now, in places that do not move while they change. */
 export function MigrationFigures({ of, samples }: { of: Summary; samples: readonly MigrationSample[] }) {
   const source = of.ends.source;
   const copy = source?.copy;
-  const moved = rateSeries(samples.slice(-30)).moved.at(-1);
   const expected = source?.hold?.downtime_ms;
   const figures: [string, string, string?][] = [
     ["Elapsed", duration(of.elapsedMs), of.outcome ? "in all" : undefined],
-    ["On the wire", bitsPerS(of.outcome ? undefined : onTheWire(source)), of.outcome ? "over" : "now, all paths"],
-    ["Moved", bytesPerS(of.outcome ? undefined : moved), "of the guest"],
-    ["Dirtied", bytesPerS(copy?.dirty_bytes_per_s), "by the guest"],
+    ...movedFigures(of, samples),
+    ["Dirtied", bytesPerS(copy?.dirty_bytes_per_s), of.outcome ? "by the guest, at last" : "by the guest"],
     [
       "Left",
       bytes(of.outcome === "moved" ? 0 : copy?.remaining_bytes),

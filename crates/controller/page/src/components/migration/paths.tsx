@@ -1,5 +1,5 @@
 // The paths between the two hosts, as the source sees them.
-import { bitsPerS, bytes, UNKNOWN } from "../../format";
+import { bitsPerS, bytes } from "../../format";
 import type { PathView } from "../../types";
 import { Empty, State } from "../basics";
 
@@ -7,14 +7,16 @@ export function Paths({ of, isOver }: { of: readonly PathView[]; isOver: boolean
   if (of.length === 0) return <Empty>No path is known.</Empty>;
   return (
     <div class="scroll" tabIndex={0} role="group" aria-label="Paths">
-      <table class="table tight">
+      <table class="table tight stacks">
         <thead>
           <tr>
             <th scope="col">NIC</th>
             <th scope="col">To</th>
-            <th scope="col" class="number">
-              Rate
-            </th>
+            {!isOver && (
+              <th scope="col" class="number">
+                Rate
+              </th>
+            )}
             <th scope="col" class="number">
               Sent
             </th>
@@ -27,9 +29,17 @@ export function Paths({ of, isOver }: { of: readonly PathView[]; isOver: boolean
               <th scope="row" class="name">
                 {path.nic}
               </th>
-              <td class="mono">{path.remote}</td>
-              <td class="number num">{isOver ? UNKNOWN : bitsPerS(path.bits_per_s)}</td>
-              <td class="number num">{bytes(path.sent_bytes)}</td>
+              <td class="mono" data-label="to">
+                {path.remote}
+              </td>
+              {!isOver && (
+                <td class="number num" data-label="rate">
+                  {bitsPerS(path.bits_per_s)}
+                </td>
+              )}
+              <td class="number num" data-label="sent">
+                {bytes(path.sent_bytes)}
+              </td>
               <td>
                 <State
                   name={path.usable ? (isOver ? "carried data" : "carries data") : "carries none"}
