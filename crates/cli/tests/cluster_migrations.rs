@@ -3,7 +3,10 @@
 mod fake;
 mod user;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::{Value, json};
+use skein_api::{Migration, MigrationId, Outcome, Role};
 use user::fake_controller::Answer;
 use user::{User, host, page, planned, vm};
 
@@ -37,8 +40,49 @@ fn a_migration_that_no_operation_began_is_shown() {
     let shown =
         user.run(&["vm", "show", "db1", "--cluster"]).exits(0).says("hosta to hostb, begun 2026-11-22 03:41:07");
     shown.says("held since").says("skein migration switch db1");
-    let shown = user.run(&["host", "show", "hosta"]).exits(0).says("migrations that no operation began:");
+    let shown = user.shown(&["host", "show", "hosta"]).exits(0).says("migrations that no operation began:");
     shown.says("db1").says("hostb").says("held since");
+}
+
+#[test]
+fn migrations_of_other_hosts_are_listed_and_shown_through_a_controller() {
+    let view = |id: &str, vm: &str, outcome: Value| {
+        json!({
+            "id": id, "vm": vm, "source": "hosta", "target": "hostb", "begun": "2026-11-22T03:41:07.120Z",
+            "elapsed_ms": 4200, "stage": outcome.is_null().then(|| json!({"source": "precopy"})), "outcome": outcome,
+            "why": null, "detail": "", "downtime_ms": null, "operation": "17-000042",
+        })
+    };
+    let migration = |role| {
+        let (outcome, downtime_ms) = (Some(Outcome::Moved), Some(55));
+        let new = Migration::new(MigrationId(0x4f1c_a3b2_0d5e_6677), "db1", role, "hosta", "hostb");
+        Migration { outcome, downtime_ms, ..new }
+    };
+    let shows = AtomicUsize::new(0);
+    let user = User::logged_in(move |asked, _| match asked.what.split('?').next().unwrap() {
+        "GET /api/v1/migrations/4f1ca3b20d5e6677" => {
+            let record = |role| json!({"migration": migration(role), "samples": []});
+            let is_first = shows.fetch_add(1, Ordering::SeqCst) == 0;
+            let source = if is_first { record(Role::Source) } else { Value::Null };
+            Answer::ok(&json!({"source": source, "target": record(Role::Target), "note": "hosta does not answer"}))
+        }
+        "GET /api/v1/migrations" => {
+            let moved = view("4f1ca3b20d5e6677", "db1", json!("moved"));
+            let all = [moved, view("4f1cb00000000000", "web1", Value::Null)];
+            let of = asked.what.split("vm=").nth(1).map(|rest| rest.split('&').next().unwrap().to_owned());
+            page(all.into_iter().filter(|one| of.as_ref().is_none_or(|vm| one["vm"] == **vm)).collect())
+        }
+        other => panic!("{other}"),
+    });
+    let listed = user.shown(&["migration", "list"]).exits(0);
+    listed.says("4f1ca3b20d5e6677").says("hosta").says("moved").says("17-000042");
+    let json = |args: &[&str]| serde_json::from_str::<Value>(&user.run(args).exits(0).out).unwrap();
+    assert_eq!(json(&["migration", "list", "--cluster", "--json"])[0]["vm"], "db1");
+    user.run(&["migration", "show", "db1"]).exits(0).says("migration 4f1ca3b20d5e6677").says("told by   the source");
+    let shown = json(&["migration", "show", "4f1ca", "--json"]);
+    assert_eq!((&shown["role"], &shown["downtime_ms"]), (&json!("target"), &json!(55)), "the source did not tell");
+    user.run(&["migration", "show", "4f1c"]).exits(1).complains("begins the ids of 2 migrations");
+    user.run(&["migration", "show", "nobody"]).exits(1).complains("no host of the cluster tells of a migration");
 }
 
 #[test]

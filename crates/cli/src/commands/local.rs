@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use skein_api::{CheckResult, FailureReason, Migration, Outcome, Reply, Request, Role, Severity, VmState};
+use skein_api::{
+    CheckResult, FailureReason, Migration, MigrationPhase, Outcome, Reply, Request, Role, Severity, VmState,
+};
 use skein_client::{CallError, Client};
 
 use super::text::{clean, count};
@@ -105,7 +107,12 @@ pub fn vm_state(state: VmState) -> &'static str {
 
 /// Returns the word for where a migration stands.
 pub fn migration_state(migration: &Migration) -> &'static str {
-    match (migration.outcome, migration.in_doubt, migration.stage) {
+    state_word(migration.outcome, migration.in_doubt, migration.stage)
+}
+
+/// Returns the word for where a migration stands, of which only these are known.
+pub fn state_word(outcome: Option<Outcome>, in_doubt: bool, stage: Option<MigrationPhase>) -> &'static str {
+    match (outcome, in_doubt, stage) {
         (Some(Outcome::Moved), ..) => "moved",
         (Some(Outcome::CalledOff), ..) => "called off",
         (Some(Outcome::Ended), ..) => "ended",
@@ -117,8 +124,13 @@ pub fn migration_state(migration: &Migration) -> &'static str {
 
 /// Returns why a migration was called off, with the details that are known. The text is empty if it was not called off.
 pub fn reason(migration: &Migration) -> String {
-    let detail = clean(&migration.detail);
-    match (migration.why.map(FailureReason::words), detail.as_str()) {
+    why_words(migration.why, &migration.detail)
+}
+
+/// Returns a reason with its details, which may both be missing.
+pub fn why_words(why: Option<FailureReason>, detail: &str) -> String {
+    let detail = clean(detail);
+    match (why.map(FailureReason::words), detail.as_str()) {
         (None, _) => detail,
         (Some(why), "") => why.to_owned(),
         (Some(why), _) => format!("{why}: {detail}"),

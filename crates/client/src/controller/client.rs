@@ -5,13 +5,13 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use skein_api::HoldOptions;
 use skein_api::cluster::{
     AuditRecord, ClusterSettings, ClusterStatus, Complaint, CreateVmRequest, DrainRequest, Explanation, FenceRequest,
-    Host, HostSettings, JoinRequest, Joined, LimitRequest, MigrateRequest, NewToken, Operation, OptimizeRequest, Page,
-    PowerReading, ResumeRequest, Rule, StartVmRequest, StopVmRequest, SwitchRequest, ThrottleRequest, Token,
-    TokenSecret, UpdateRequest, Vm, VmMigration, VmSettings,
+    Host, HostSettings, JoinRequest, Joined, LimitRequest, MigrateRequest, MigrationEnds, MigrationView, NewToken,
+    Operation, OptimizeRequest, Page, PowerReading, ResumeRequest, Rule, StartVmRequest, StopVmRequest, SwitchRequest,
+    ThrottleRequest, Token, TokenSecret, UpdateRequest, Vm, VmMigration, VmSettings,
 };
+use skein_api::{HoldOptions, MigrationId};
 use ureq::http::Method;
 use ureq::http::header::ETAG;
 
@@ -168,6 +168,17 @@ impl ControllerClient {
     /// Returns operations, the newest first, in pages of `page` items.
     pub fn operations(&self, page: u32) -> Items<'_, Operation> {
         Items::new(&self.sender, "/operations", "before", Some(page))
+    }
+
+    /// Returns the migrations that hosts tell of, by id; those of a VM, if one is named.
+    pub fn migrations(&self, vm: Option<&str>) -> Items<'_, MigrationView> {
+        let path = vm.map_or_else(|| "/migrations".to_owned(), |vm| format!("/migrations?vm={}", encoded(vm)));
+        Items::new(&self.sender, &path, "after", None)
+    }
+
+    /// Returns what both hosts know of a migration.
+    pub fn migration(&self, id: MigrationId) -> Result<MigrationEnds, ControllerError> {
+        self.sender.read(&format!("/migrations/{id}"))
     }
 
     /// Returns an operation.

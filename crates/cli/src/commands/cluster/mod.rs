@@ -5,7 +5,7 @@
 //! | `access` | which controllers are asked, and what they are shown |
 //! | `words`, `plan`, `output`, `screen` | words and lines for what they say |
 //! | `follow` | an operation is watched until it is over |
-//! | `hosts`, `vms`, `moves` | the cluster's side of `skein host`, `vm`, `migrate` |
+//! | `hosts`, `vms`, `moves`, `migrations` | the cluster's side of `skein host`, `vm`, `migrate`, `migration` |
 //! | `operation`, `property`, `rule`, `optimize`, `token`, `join`, `login` | these commands |
 //! | `settings`, `audit` | the cluster's settings and its audit log |
 //! | `update` | `skein cluster update` |
@@ -20,6 +20,7 @@ pub mod hosts;
 pub mod join;
 pub mod life;
 pub mod login;
+pub mod migrations;
 pub mod moves;
 pub mod names;
 pub mod operation;

@@ -1,47 +1,51 @@
 //! `skein migration`.
 
+mod ask;
+mod shown;
+
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
-use skein_api::cluster::{LimitRequest, SwitchRequest, ThrottleRequest, VmMigration};
-use skein_api::{
-    CopyProgress, HoldOptions, LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PATHS_CARRIED, PageFigures,
-    Reply, Report, Request, rdma_words,
-};
-use skein_client::{CallError, ControllerClient, ControllerError};
-use skein_units::measured::bps;
-use skein_units::{Rate, RateError, about_bytes, duration};
+use anyhow::bail;
+use skein_api::cluster::{LimitRequest, SwitchRequest, ThrottleRequest};
+use skein_api::{HoldOptions, Migration, Outcome, Reply, Request};
+use skein_client::ControllerClient;
+use skein_units::{Rate, RateError};
 
-use super::cluster::access::ControllerArgs;
+use self::ask::{Told, ask, ask_anywhere, show_anywhere};
+use self::shown::{listed, shown};
+use super::cluster;
+use super::cluster::access::ViewArgs;
+use super::cluster::output::Output;
 use super::confirm;
-use super::follow::{
-    Opening, Until, attempt_words, copied_words, copy_words, dirties, end_text, follow, limit_words, role,
-};
-use super::hold::{HoldTimes, as_told, hold_words, parse_seconds, switch_text};
-use super::local::{EXIT_CODES, LocalAgent, migration_state, other_host, reason, unexpected};
+use super::follow::{Opening, Until, end_text, follow, limit_words};
+use super::hold::{HoldTimes, as_told, parse_seconds, switch_text};
+use super::local::{EXIT_CODES, LocalAgent, migration_state, other_host, unexpected};
 use super::migrate::allow_throttle;
-use super::text::{clean_line, count, fields, moment, print, print_json, table};
+use super::text::{clean_line, print, print_json};
 
 /// Look at migrations, follow them, call them off, settle them.
 ///
-/// A migration is named by the beginning of its id, or by its VM for that VM's last one. `switch`, `cancel`, `limit`,
-/// `hold` and `throttle` go through the cluster's controller where this host has no agent, or is not the source.
+/// A migration is named by the beginning of its id, or by its VM for that VM's last one. All but `watch` and `resolve`
+/// go through the cluster's controller where this host has no agent, or knows no such migration.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
     local: LocalAgent,
     #[command(flatten)]
-    controllers: ControllerArgs,
+    view: ViewArgs,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Migrations under way on this host, and the last ones
+    /// Migrations under way, and the last ones: the cluster's where a controller is known, else this host's
+    ///
+    /// Hosts keep theirs for longer than controllers do, which have them for some minutes after the end.
     #[command(after_help = "\
 Examples:
   skein migration list
+  skein migration list --local     those of this host
   skein migration list --json | jq -r '.[] | select(.outcome == null) | .vm'")]
     List {
         /// A JSON array
@@ -202,38 +206,24 @@ fn limit(text: &str) -> Result<Limit, String> {
 
 /// Runs the command.
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Args { local, controllers, command } = args;
+    let Args { local, view, command } = args;
     let local = &local;
     match command {
-        Command::List { json } => match local.call(&Request::MigrationList)? {
-            Reply::Migrations { migrations } if json => print_json(&migrations)?,
-            Reply::Migrations { migrations } if migrations.is_empty() => {
-                print("there has been no migration on this host; `skein migrate VM --to HOST` begins one\n")?;
-            }
-            Reply::Migrations { migrations } => print(&listed(&migrations))?,
-            reply => return Err(unexpected(&reply).into()),
-        },
-        Command::Show { id, events, json } => {
-            let mut migration = ask(local, &Request::MigrationShow { id })?;
-            if json {
-                if !events {
-                    migration.events.clear();
-                }
-                print_json(&migration)?;
-            } else {
-                print(&shown(&migration, events))?;
-            }
+        Command::List { json } => {
+            let output = Output::of(json);
+            view.show(local, output, |client| cluster::migrations::list(client, output), || list(local, json))?;
         }
+        Command::Show { id, events, json } => show(local, &view, &id, events, json)?,
         Command::Watch { id, json } => {
             return follow(&local.client(), Opening::Watch(Request::MigrationWatch { id }), Until::Over, json);
         }
-        Command::Switch { id, by, json } => switch(local, &controllers, id, by, json)?,
-        Command::Cancel { id, json } => return cancel(local, &controllers, id, json),
-        Command::Limit { id, rate, json } => set_limit(local, &controllers, id, rate, json)?,
+        Command::Switch { id, by, json } => switch(local, &view, id, by, json)?,
+        Command::Cancel { id, json } => return cancel(local, &view, id, json),
+        Command::Limit { id, rate, json } => set_limit(local, &view, id, rate, json)?,
         Command::Hold { hold: id, times, json } => {
-            restart(local, &controllers, (id, Some(times.options()?), None), json)?;
+            restart(local, &view, (id, Some(times.options()?), None), json)?;
         }
-        Command::Throttle { id, percent, json } => restart(local, &controllers, (id, None, Some(percent)), json)?,
+        Command::Throttle { id, percent, json } => restart(local, &view, (id, None, Some(percent)), json)?,
         Command::Resolve { id, other_host_is_off, yes, json } => {
             let migration = ask(local, &Request::MigrationShow { id })?;
             let (vm, other) = (clean_line(&migration.vm), clean_line(other_host(&migration)));
@@ -256,17 +246,35 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Lists the migrations of this host.
+fn list(local: &LocalAgent, json: bool) -> anyhow::Result<()> {
+    match local.call(&Request::MigrationList)? {
+        Reply::Migrations { migrations } if json => print_json(&migrations),
+        Reply::Migrations { migrations } if migrations.is_empty() => {
+            print("there has been no migration on this host; `skein migrate VM --to HOST` begins one\n")
+        }
+        Reply::Migrations { migrations } => print(&listed(&migrations)),
+        reply => Err(unexpected(&reply).into()),
+    }
+}
+
+/// Shows a migration.
+fn show(local: &LocalAgent, view: &ViewArgs, id: &str, events: bool, json: bool) -> anyhow::Result<()> {
+    let (mut migration, teller) = show_anywhere(local, view, id)?;
+    if !json {
+        return print(&shown(&migration, events, teller));
+    }
+    if !events {
+        migration.events.clear();
+    }
+    print_json(&migration)
+}
+
 /// Has a held guest switch.
-fn switch(
-    local: &LocalAgent,
-    controllers: &ControllerArgs,
-    id: String,
-    by: Option<u64>,
-    json: bool,
-) -> anyhow::Result<()> {
+fn switch(local: &LocalAgent, view: &ViewArgs, id: String, by: Option<u64>, json: bool) -> anyhow::Result<()> {
     let request = Request::MigrationSwitch { id: id.clone(), deadline_s: by };
     let through = |client: &ControllerClient, vm: &str| client.switch_migration(vm, &SwitchRequest { deadline_s: by });
-    match ask_anywhere(local, controllers, (&id, &request), through)? {
+    match ask_anywhere(local, view, (&id, &request), through)? {
         Told::Agent(migration) if json => print_json(&migration)?,
         Told::Agent(migration) => {
             print(&switch_text(&migration, &format!("skein migration watch {}", migration.id)))?;
@@ -281,10 +289,10 @@ fn switch(
 }
 
 /// Calls a migration off.
-fn cancel(local: &LocalAgent, controllers: &ControllerArgs, id: String, json: bool) -> anyhow::Result<ExitCode> {
+fn cancel(local: &LocalAgent, view: &ViewArgs, id: String, json: bool) -> anyhow::Result<ExitCode> {
     let request = Request::MigrationCancel { id: id.clone() };
     let through = |client: &ControllerClient, vm: &str| client.cancel_migration(vm);
-    let migration = match ask_anywhere(local, controllers, (&id, &request), through)? {
+    let migration = match ask_anywhere(local, view, (&id, &request), through)? {
         Told::Agent(migration) => migration,
         Told::Controller(migration) if json => return print_json(&migration).map(|()| ExitCode::SUCCESS),
         Told::Controller(migration) => {
@@ -313,17 +321,11 @@ fn cancel(local: &LocalAgent, controllers: &ControllerArgs, id: String, json: bo
 }
 
 /// Limits how fast a migration sends.
-fn set_limit(
-    local: &LocalAgent,
-    controllers: &ControllerArgs,
-    id: String,
-    rate: Limit,
-    json: bool,
-) -> anyhow::Result<()> {
+fn set_limit(local: &LocalAgent, view: &ViewArgs, id: String, rate: Limit, json: bool) -> anyhow::Result<()> {
     let rate_bits_per_s = rate.0.map(Rate::bits_per_s);
     let request = Request::MigrationLimit { id: id.clone(), rate_bits_per_s };
     let through = |client: &ControllerClient, vm: &str| client.limit_migration(vm, &LimitRequest { rate_bits_per_s });
-    let migration = match ask_anywhere(local, controllers, (&id, &request), through)? {
+    let migration = match ask_anywhere(local, view, (&id, &request), through)? {
         Told::Agent(migration) => migration,
         Told::Controller(migration) if json => return print_json(&migration),
         Told::Controller(migration) => Box::new(as_told(*migration)),
@@ -340,7 +342,7 @@ fn set_limit(
 /// Has a migration begin again with other options.
 fn restart(
     local: &LocalAgent,
-    controllers: &ControllerArgs,
+    view: &ViewArgs,
     (id, hold, allow_throttle): (String, Option<HoldOptions>, Option<u8>),
     json: bool,
 ) -> anyhow::Result<()> {
@@ -349,7 +351,7 @@ fn restart(
         (Some(hold), _) => client.hold_migration(vm, hold),
         (None, percent) => client.throttle_migration(vm, &ThrottleRequest { percent: percent.unwrap_or_default() }),
     };
-    let (vm, watch) = match ask_anywhere(local, controllers, (&id, &request), through)? {
+    let (vm, watch) = match ask_anywhere(local, view, (&id, &request), through)? {
         Told::Agent(migration) if json => return print_json(&migration),
         Told::Controller(migration) if json => return print_json(&migration),
         Told::Agent(migration) => (migration.vm, "skein migration watch"),
@@ -363,67 +365,6 @@ fn restart(
     print(&format!(
         "The migration of {vm} begins again, and {vm} {then}. It runs on meanwhile.\n  to see it go on   {watch} {vm}\n"
     ))
-}
-
-/// A migration, by who told of it.
-enum Told {
-    Agent(Box<Migration>),
-    Controller(Box<VmMigration>),
-}
-
-/// Asks this host's agent about a migration; a controller, if one is named, if there is no agent, or if the agent
-/// refuses and a controller knows the migration by its VM's name or its id.
-fn ask_anywhere(
-    local: &LocalAgent,
-    controllers: &ControllerArgs,
-    (id, request): (&str, &Request),
-    through: impl FnOnce(&ControllerClient, &str) -> Result<VmMigration, ControllerError>,
-) -> anyhow::Result<Told> {
-    let is_named = controllers.controller.is_some();
-    let has_agent = local.socket.exists();
-    if !is_named && (has_agent || controllers.access()?.is_none()) {
-        let refusal = match local.call(request) {
-            Ok(Reply::Migration(migration)) => return Ok(Told::Agent(migration)),
-            Ok(reply) => return Err(unexpected(&reply).into()),
-            Err(error) => error,
-        };
-        // The agent of another host may know it.
-        if !matches!(refusal, CallError::Refused(_)) || controllers.access()?.is_none() {
-            return Err(refusal.into());
-        }
-        let client = controllers.client()?;
-        let moving = moving_vm(&client, id);
-        let moving = moving.with_context(|| format!("{refusal}; and nothing is known of migrations of other hosts"))?;
-        let Some(vm) = moving else { return Err(refusal.into()) };
-        return Ok(Told::Controller(Box::new(through(&client, &vm)?)));
-    }
-    let client = controllers.client()?;
-    match moving_vm(&client, id)? {
-        Some(vm) => Ok(Told::Controller(Box::new(through(&client, &vm)?))),
-        None => bail!("the controller knows no migration '{id}' that is under way: see `skein vm list`"),
-    }
-}
-
-/// Returns the VM of that name, if it is in a migration; else the VM whose migration's id begins so.
-fn moving_vm(client: &ControllerClient, id: &str) -> anyhow::Result<Option<String>> {
-    match client.vm(id) {
-        Ok(vm) => return Ok(vm.migration.map(|migration| migration.vm)),
-        Err(ControllerError::Refused(problem)) if problem.status == 404 => {}
-        Err(error) => return Err(error.into()),
-    }
-    for vm in client.vms(None) {
-        if let Some(migration) = vm?.migration.filter(|migration| migration.id.to_string().starts_with(id)) {
-            return Ok(Some(migration.vm));
-        }
-    }
-    Ok(None)
-}
-
-fn ask(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<Migration>> {
-    match local.call(request)? {
-        Reply::Migration(migration) => Ok(migration),
-        reply => Err(unexpected(&reply).into()),
-    }
 }
 
 /// Asks the user whether the other host is off.
@@ -444,254 +385,5 @@ fn resolved(migration: &Migration) -> String {
             clean_line(other_host(migration)),
             migration.id
         ),
-    }
-}
-
-fn downtime(migration: &Migration) -> String {
-    migration.downtime_ms.map(duration).unwrap_or_default()
-}
-
-/// Returns `copy`, or `copy, attempt 2 of 4`.
-fn state(migration: &Migration) -> String {
-    let words = attempt_words(migration).map(|words| format!(", {words}")).unwrap_or_default();
-    migration_state(migration).to_owned() + &words
-}
-
-/// Returns `2 of 4, the next one in 1.5 s`, or an empty text if there is only one attempt.
-fn attempt(migration: &Migration) -> String {
-    let Some(attempt) = migration.attempt.filter(|attempt| attempt.of > 1) else { return String::new() };
-    let not_begun = attempt.not_begun.map(|number| format!("; attempt {number} was not begun: see --events"));
-    let next = match attempt.next_in_ms {
-        None => String::new(),
-        Some(0) => ", the next one is being checked".into(),
-        Some(ms) => format!(", the next one in {}", duration(ms)),
-    };
-    format!("{} of {}{}{next}", attempt.number, attempt.of, not_begun.unwrap_or_default())
-}
-
-fn listed(migrations: &[Migration]) -> String {
-    let rows: Vec<_> = migrations
-        .iter()
-        .map(|migration| {
-            [
-                migration.id.to_string(),
-                migration.vm.clone(),
-                migration.source.clone(),
-                migration.target.clone(),
-                state(migration),
-                moment(&migration.begun),
-                duration(migration.elapsed_ms),
-                downtime(migration),
-                reason(migration),
-            ]
-        })
-        .collect();
-    table(["ID", "VM", "FROM", "TO", "STATE", "BEGUN (UTC)", "TOOK", "DOWNTIME", "WHY"], &rows)
-}
-
-fn shown(migration: &Migration, events: bool) -> String {
-    let state = match migration.stage {
-        Some(stage) if migration.outcome.is_none() && !migration.in_doubt => stage.words().1,
-        _ => migration_state(migration),
-    };
-    let mut rows = vec![
-        ("vm", migration.vm.clone()),
-        ("from", migration.source.clone()),
-        ("to", migration.target.clone()),
-        ("this host", format!("is the {}", role(migration.role))),
-        ("state", state.to_owned()),
-        ("hold", migration.hold.as_ref().map(|hold| hold_words(hold).join(", ")).unwrap_or_default()),
-        ("attempt", attempt(migration)),
-        ("why", reason(migration)),
-        ("begun", moment(&migration.begun) + " UTC"),
-        ("took", duration(migration.elapsed_ms)),
-        ("downtime", downtime(migration)),
-    ];
-    if let Some(copy) = &migration.copy {
-        rows.extend([
-            ("memory", memory(copy)),
-            (
-                "copied",
-                format!(
-                    "{} in {}",
-                    about_bytes(copy.transferred_bytes),
-                    count(copy.round.try_into().unwrap_or(usize::MAX), "round")
-                ),
-            ),
-        ]);
-        if migration.outcome.is_none() {
-            let rate = bps(copy.bits_per_s as f64);
-            rows.push(("rate", std::iter::once(rate).chain(dirties(copy)).collect::<Vec<_>>().join(", ")));
-            rows.extend(migration.rate_limit.as_ref().map(|limit| ("limit", limit.to_string())));
-            rows.push(("forecast", copy_words(copy).join(", ")));
-        }
-        rows.extend(copy.pages.iter().flat_map(page_rows));
-    }
-    rows.extend(migration.paths.iter().flat_map(|path| {
-        let state = if path.usable { bps(path.bits_per_s as f64) } else { "DOWN".into() };
-        let note = match &path.note[..] {
-            "" if path.rdma_connections > 0 => ", RDMA",
-            "" => "",
-            note => &format!(", {}", clean_line(note)),
-        };
-        let path_words =
-            format!("{} → {}  {state}, {} sent{note}", path.nic, path.remote, about_bytes(path.sent_bytes));
-        let connections = Some(&path.connections).filter(|words| !words.is_empty());
-        std::iter::once(("path", path_words))
-            .chain(connections.map(|words| ("connections", clean_line(words))))
-            .chain(path.rdma.as_ref().map(|counters| ("RDMA", clean_line(&rdma_words(counters)))))
-    }));
-    let carried = migration.events.iter().rev().find_map(|event| match &event.event {
-        LogEntry::Note { text } => text.strip_prefix(PATHS_CARRIED),
-        _ => None,
-    });
-    rows.extend(carried.map(|paths| ("carried", clean_line(paths))));
-    let mut text = format!("migration {}\n", migration.id) + &fields(&rows);
-    if migration.in_doubt {
-        text += &end_text(&Migration { outcome: None, ..migration.clone() });
-    }
-    if events {
-        text += "events (UTC):\n";
-        text.extend(migration.events.iter().map(|event| format!("  {}\n", event_line(event))));
-        if migration.events.is_empty() {
-            text += "  none are kept\n";
-        }
-    }
-    text
-}
-
-/// Returns how much memory is left: `4 GiB, 1 GiB left, about 256 MiB of that on the wire`.
-fn memory(copy: &CopyProgress) -> String {
-    let on_wire = copy.remaining_wire_bytes.map(|bytes| format!(", about {} of that on the wire", about_bytes(bytes)));
-    let (total, left) = (about_bytes(copy.total_bytes), about_bytes(copy.remaining_bytes));
-    format!("{total}, {left} left{}", on_wire.unwrap_or_default())
-}
-
-/// Returns rows that say what became of the bytes.
-fn page_rows(pages: &PageFigures) -> Vec<(&'static str, String)> {
-    let counts = &pages.counts;
-    let mut rows = vec![("transport", pages.transport.to_string()), ("placement", placement(pages))];
-    if let Some(share) = counts.wire_per_guest_byte() {
-        rows.push((
-            "sent",
-            format!(
-                "{} for {} of pages: {share:.2} of them",
-                about_bytes(counts.wire_bytes()),
-                about_bytes(counts.guest_bytes())
-            ),
-        ));
-        rows.push(("zero", about_bytes(counts.zero_bytes())));
-    }
-    if counts.unchanged_pages + counts.delta_pages > 0 {
-        rows.push(("unchanged", about_bytes(counts.unchanged_bytes())));
-        let changes = about_bytes(counts.delta_bytes.saturating_add(counts.packed_delta_bytes));
-        rows.push(("changed", format!("{changes} of {}", about_bytes(counts.changed_bytes()))));
-    }
-    if let Some(ratio) = counts.ratio() {
-        let level = counts.zstd_level.map_or("lz4".into(), |level| format!("zstd {level}"));
-        rows.push((
-            "compressed",
-            format!(
-                "{} to {} ({ratio:.1}:1, mostly {level}, {:.1} s of CPU)",
-                about_bytes(counts.unpacked_bytes()),
-                about_bytes(counts.packed_bytes),
-                counts.packing_us as f64 / 1e6
-            ),
-        ));
-    } else if counts.packing_us >= 50_000 {
-        rows.push(("compressed", format!("nothing, after {:.1} s of CPU", counts.packing_us as f64 / 1e6)));
-    }
-    if counts.pages > 0 {
-        let late = match counts.late_bytes() {
-            0 => String::new(),
-            late => format!(", {} of it as no CPU was idle to compress it in time", about_bytes(late)),
-        };
-        rows.push(("as it is", about_bytes(counts.stored_bytes()) + &late));
-        if counts.written_pages > 0 {
-            rows.push((
-                "by NICs",
-                format!("{} straight into the guest's RAM (RDMA), not encrypted", about_bytes(counts.written_bytes())),
-            ));
-        }
-        if counts.other_bytes > 0 {
-            rows.push(("else", format!("{} of headers and devices' state", about_bytes(counts.other_bytes))));
-        }
-    }
-    let again = [
-        (pages.again_bytes, "as the guest wrote to it"),
-        (counts.repaired_bytes(), "as the target's copy differed"),
-        (counts.missed_bytes(), "as QEMU had missed it"),
-    ];
-    let again = again.iter().filter(|(bytes, _)| *bytes > 0);
-    let again: Vec<String> = again.map(|(bytes, why)| format!("{} {why}", about_bytes(*bytes))).collect();
-    rows.push(("sent again", again.join(", ")));
-    rows
-}
-
-/// Describes how the pages came into the target's RAM, and how long comparing them took.
-fn placement(pages: &PageFigures) -> String {
-    let why = &pages.why_not_direct;
-    let mut words = match (pages.direct, &why[..]) {
-        (None, _) => String::new(),
-        (Some(true), "") => "by the target's agent, past QEMU".into(),
-        (Some(true), why) => format!("of smaller blocks by the target's agent, else through QEMU: {why}"),
-        (Some(false), "") => "through QEMU".into(),
-        (Some(false), why) => format!("through QEMU: {why}"),
-    };
-    if let Some(us) = pages.counts.compared_us {
-        words += &format!("; compared in {} while it stood still", duration(us.div_ceil(1000)));
-    }
-    // A reason of both is told once.
-    if !pages.not_compared.is_empty() && pages.not_compared != *why {
-        words += &format!("; {}", pages.not_compared);
-    }
-    words
-}
-
-/// Returns a line for an event: `2026-11-22 03:41:07.120  copying while it runs`.
-fn event_line(logged: &LoggedEvent) -> String {
-    let words = match &logged.event {
-        LogEntry::Begun { vm, source, target, .. } => format!("asked for: {vm} from {source} to {target}"),
-        LogEntry::Note { text } => text.clone(),
-        LogEntry::Copied { copy } => copied_words(copy),
-        LogEntry::Downtime { ms } => format!("the guest stood still for {}", duration(*ms)),
-        LogEntry::Handover { event } => match event {
-            MigrationEvent::Queued => "waits for a place".into(),
-            MigrationEvent::Phase { stage } => stage.words().1.into(),
-            MigrationEvent::Reported { report, detail } if detail.is_empty() => {
-                format!("the target says: {}", report_words(*report))
-            }
-            MigrationEvent::Reported { report, detail } => {
-                format!("the target says: {}: {detail}", report_words(*report))
-            }
-            MigrationEvent::CalledOff { why: reason, detail } if detail.is_empty() => {
-                format!("called off: {}", reason.words())
-            }
-            MigrationEvent::CalledOff { why: reason, detail } => format!("called off: {}: {detail}", reason.words()),
-            MigrationEvent::InDoubt => "IN DOUBT: paused, until it is known where it runs".into(),
-            MigrationEvent::Recovered => "taken up again after the agent was started again".into(),
-            MigrationEvent::WriteFailed => "the journal could not be written".into(),
-            MigrationEvent::Over { outcome } => match outcome {
-                Outcome::Moved => "moved".into(),
-                Outcome::CalledOff => "kept at the source".into(),
-                Outcome::Ended => "the guest ended".into(),
-            },
-        },
-    };
-    let time = logged.time.trim_end_matches('Z').replacen('T', " ", 1);
-    clean_line(&format!("{time:23}  {words}"))
-}
-
-fn report_words(report: Report) -> &'static str {
-    match report {
-        Report::Queued => "it has no free place yet",
-        Report::Preparing => "its QEMU starts",
-        Report::Ready => "its QEMU waits for the guest",
-        Report::Completed => "it has all of the guest",
-        Report::Run => "it has decided to run the guest",
-        Report::Refusing => "it will not run the guest",
-        Report::Running => "the guest runs there",
-        Report::Refused => "its QEMU is gone, the guest never ran there",
-        Report::Settled => "it has forgotten the migration",
     }
 }
