@@ -108,7 +108,8 @@ pub(crate) fn drain(
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut quiet_since = Instant::now();
-    while !is_over(quiet_since.elapsed()) {
+    // While there are channels, time for which this thread stands still is no time without a channel.
+    while !is_over(if channels.is_empty() { quiet_since.elapsed() } else { Duration::ZERO }) {
         let mut fds = vec![PollFd::new(listener, PollFlags::POLLIN)];
         fds.extend(channels.iter().map(|channel| PollFd::new(channel.as_fd(), PollFlags::POLLIN)));
         match poll(&mut fds, PollTimeout::try_from(LAST_CHANNEL_WAIT).unwrap_or(PollTimeout::ZERO)) {
@@ -199,8 +200,10 @@ mod tests {
     fn an_agent_that_dies_at_once_leaves_no_main_connection_open() {
         let (_dir, path, link, keeper) = keeper();
         drop(link);
-        let mut main = UnixStream::connect(&path).unwrap();
-        assert_eq!(main.read(&mut [0]).unwrap_or(0), 0);
+        // The keeper may have ended by now.
+        if let Ok(mut main) = UnixStream::connect(&path) {
+            assert_eq!(main.read(&mut [0]).unwrap_or(0), 0);
+        }
         keeper.join().unwrap().unwrap();
     }
 
@@ -210,7 +213,7 @@ mod tests {
         let listener = UnixListener::bind(dir.path().join("out")).unwrap();
         // The process takes the byte that it is given, and ends.
         let keeper = ChannelKeeper::start(&["head", "-c", "1"], Path::new("/dev/stdin"), listener.as_fd()).unwrap();
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         let error = loop {
             match keeper.accept() {
                 Ok(None) => assert!(Instant::now() < end, "it has ended"),

@@ -19,9 +19,6 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::debug;
 
-/// How long a handshake may take.
-const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-
 tokio::task_local! {
     /// The certificate that the task's handshake refused.
     static REFUSED: RefCell<Option<RefusedCertificate>>;
@@ -54,14 +51,19 @@ impl PortTls {
         Ok(PortTls { config, identity: identity.clone() })
     }
 
-    /// Shakes hands with whoever connected from an address.
+    /// Shakes hands with whoever connected from an address. `within`: how long that may take.
     ///
     /// # Errors
     ///
     /// It came to nothing.
-    pub(crate) async fn accept(&self, socket: TcpStream, from: IpAddr) -> Result<TlsStream<TcpStream>, Failed> {
+    pub(crate) async fn accept(
+        &self,
+        socket: TcpStream,
+        from: IpAddr,
+        within: Duration,
+    ) -> Result<TlsStream<TcpStream>, Failed> {
         let shaking = async {
-            let accepted = timeout(HANDSHAKE_WITHIN, TlsAcceptor::from(self.config.clone()).accept(socket)).await;
+            let accepted = timeout(within, TlsAcceptor::from(self.config.clone()).accept(socket)).await;
             let refused = REFUSED.with(|last| last.borrow_mut().take());
             (accepted, refused)
         };
@@ -139,6 +141,7 @@ mod tests {
     use super::*;
 
     const DAY: Duration = Duration::from_secs(86_400);
+    const WITHIN: Duration = Duration::from_secs(60);
 
     /// From so many days on, for ten days.
     fn validity(from_days: i32) -> Validity {
@@ -170,7 +173,7 @@ mod tests {
         };
         let accepting = async {
             let (socket, from) = listener.accept().await.unwrap();
-            match port.accept(socket, from.ip()).await {
+            match port.accept(socket, from.ip(), WITHIN).await {
                 Ok(mut stream) => {
                     let _ = stream.shutdown().await;
                     None
@@ -236,7 +239,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         drop(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
         let (socket, from) = listener.accept().await.unwrap();
-        let failed = port(&ca, -1).accept(socket, from.ip()).await.err().unwrap();
+        let failed = port(&ca, -1).accept(socket, from.ip(), WITHIN).await.err().unwrap();
         assert!(matches!(failed, Failed { host: None, failure: HandshakeFailure::Broken }));
     }
 }

@@ -28,6 +28,8 @@ use crate::timed_io::TimedIo;
 /// The port unless another is named.
 pub const DEFAULT_PORT: u16 = 7443;
 
+/// How long a TLS handshake may take.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// How long the head of a request may take, and how long a connection may be idle.
 const HEAD_WITHIN: Duration = Duration::from_secs(30);
 /// How long a client may read nothing of what it is sent.
@@ -48,13 +50,20 @@ pub struct ServerSettings {
     pub connections: ConnectionLimits,
     /// How often agents report.
     pub report_period: Duration,
+    /// How long a TLS handshake may take.
+    pub handshake: Duration,
     /// How long a client may read nothing of what it is sent.
     pub stall: Duration,
 }
 
 impl Default for ServerSettings {
     fn default() -> ServerSettings {
-        ServerSettings { connections: ConnectionLimits::default(), report_period: Duration::from_secs(1), stall: STALL }
+        ServerSettings {
+            connections: ConnectionLimits::default(),
+            report_period: Duration::from_secs(1),
+            handshake: HANDSHAKE_WITHIN,
+            stall: STALL,
+        }
     }
 }
 
@@ -64,6 +73,7 @@ struct Port {
     router: axum::Router,
     tls: PortTls,
     link: LinkSettings,
+    handshake: Duration,
     stall: Duration,
 }
 
@@ -80,7 +90,7 @@ pub async fn serve(
     let connections = Connections::new(settings.connections);
     let link = LinkSettings { report_period: settings.report_period, signer };
     let graceful = GracefulShutdown::new();
-    let port = Arc::new(Port { driver, router, tls, link, stall: settings.stall });
+    let port = Arc::new(Port { driver, router, tls, link, handshake: settings.handshake, stall: settings.stall });
     // All tasks end with this set.
     let mut tasks = tokio::task::JoinSet::new();
     tokio::pin!(stop);
@@ -130,7 +140,7 @@ async fn serve_connection(
     let _ = socket.set_nodelay(true);
     let _ = socket2::SockRef::from(&socket).set_tcp_keepalive(&keep_alive);
     let address = from.ip().to_canonical();
-    let stream = match port.tls.accept(socket, address).await {
+    let stream = match port.tls.accept(socket, address, port.handshake).await {
         Ok(stream) => stream,
         Err(Failed { host, failure }) => {
             return port.driver.shared().input(Input::HandshakeFailed { address, host, failure });

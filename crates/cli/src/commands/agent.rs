@@ -14,7 +14,7 @@ use skein_handover::MigrationLimits;
 use tracing::warn;
 
 use super::own_command;
-use super::session_options::{SessionOptions, print_bytes, print_json, run_until_signal};
+use super::session_options::{SessionOptions, catch_signals, print_bytes, print_json, run_until_signal};
 
 /// The file of the migration network, unless an option says otherwise.
 pub const MIGRATION_NETWORK_FILE: &str = "/etc/skein/migration-network.toml";
@@ -167,11 +167,12 @@ pub fn run(args: Args) -> anyhow::Result<()> {
             .context(format!("port {port} is taken: stop the program that has it, or choose another with --listen")),
         _ => error.into(),
     })?;
+    let signals = catch_signals()?;
     tell_systemd(NotifyState::Ready);
     if !args.common.json {
         print_bytes(format!("ready on port {}\n", agent.port()).as_bytes());
     }
-    run_until_signal(|| {
+    run_until_signal(signals, || {
         if args.common.json {
             print_json(&agent.snapshots());
         }

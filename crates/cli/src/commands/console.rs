@@ -264,12 +264,15 @@ mod tests {
     use super::*;
 
     const LINGER: Duration = Duration::from_millis(50);
+    /// Longer than any test takes, also on a busy machine.
+    const LONG: Duration = Duration::from_secs(600);
 
-    /// Joins a guest's end of a console to an input with these bytes, which stays open as long as its writer.
-    /// Returns the reason of the end, and what was printed.
+    /// Joins a guest's end of a console to an input with these bytes, which stays open as long as its writer. After
+    /// its end the guest may be silent for `linger`. Returns the reason of the end, and what was printed.
     fn join(
         input: &[u8],
         is_terminal: bool,
+        linger: Duration,
         guest: impl FnOnce(UnixStream, PipeWriter) + Send + 'static,
     ) -> (End, String) {
         let (console, guests_end) = UnixStream::pair().unwrap();
@@ -278,7 +281,7 @@ mod tests {
         writer.write_all(input).unwrap();
         let guest = thread::spawn(move || guest(guests_end, writer));
         let mut printed = Vec::new();
-        let end = Join::new(console, reader.as_fd(), is_terminal, &mut printed).run(LINGER, || false).unwrap();
+        let end = Join::new(console, reader.as_fd(), is_terminal, &mut printed).run(linger, || false).unwrap();
         guest.join().unwrap();
         (end, String::from_utf8(printed).unwrap())
     }
@@ -291,11 +294,18 @@ mod tests {
 
     #[test]
     fn a_pipe_is_sent_whole_and_its_answer_is_waited_for() {
-        let (end, printed) = join(b"date\x1d\n", false, |mut guest, pipe| {
+        // The answer comes after the end of the input, however late.
+        let (end, printed) = join(b"date\x1d\n", false, LONG, |mut guest, pipe| {
             drop(pipe);
             assert_eq!(read(&mut guest, 6), "date\x1d\n", "only a terminal has keys");
             guest.write_all(b"Thursday").unwrap();
-            // The guest is silent, and its end stays open.
+        });
+        assert_eq!((end, printed.as_str()), (End::Closed, "Thursday"));
+        // The guest is silent after the end of the input, and its end stays open.
+        let (end, printed) = join(b"date\n", false, LINGER, |mut guest, pipe| {
+            assert_eq!(read(&mut guest, 5), "date\n");
+            guest.write_all(b"Thursday").unwrap();
+            drop(pipe);
             let _ = guest.read_to_end(&mut Vec::new());
         });
         assert_eq!((end, printed.as_str()), (End::Silent, "Thursday"));
@@ -303,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_escape_leaves_after_what_was_typed_before_it() {
-        let (end, _) = join(b"ls\x1drm", true, |mut guest, terminal| {
+        let (end, _) = join(b"ls\x1drm", true, LINGER, |mut guest, terminal| {
             let mut all = String::new();
             guest.read_to_string(&mut all).unwrap();
             assert_eq!(all, "ls", "what was typed after the key is not for the guest");
@@ -314,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_console_that_closes_ends_it() {
-        let (end, printed) = join(b"", true, |mut guest, terminal| {
+        let (end, printed) = join(b"", true, LONG, |mut guest, terminal| {
             guest.write_all(b"bye").unwrap();
             drop(guest);
             drop(terminal);

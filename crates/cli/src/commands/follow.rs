@@ -24,8 +24,8 @@ use super::text::{clean_line, count, print};
 /// How often it is checked whether a signal came.
 const SIGNAL_CHECK_PERIOD: Duration = Duration::from_millis(100);
 const RETRY_PERIOD: Duration = Duration::from_millis(500);
-/// The time between two lines in a pipe while only figures change.
-const LINE_PERIOD: Duration = Duration::from_secs(5);
+/// The time between two lines in a pipe while only figures change, by the migration's own clock.
+const LINE_PERIOD_MS: u64 = 5000;
 /// The most NICs that get a bar of their own.
 const PATHS_SHOWN: usize = 16;
 /// What is shown while the guest is in doubt.
@@ -554,7 +554,8 @@ fn stamp(migration: &Migration) -> String {
 struct Screen {
     json: bool,
     bars: Option<Bars>,
-    last_shown: Option<(MigrationId, Option<MigrationPhase>, bool, Instant)>,
+    /// What was shown last: the migration, its stage, whether it is in doubt, and how long it had taken.
+    last_shown: Option<((MigrationId, Option<MigrationPhase>, bool), u64)>,
 }
 
 struct Bars {
@@ -612,12 +613,10 @@ impl Screen {
             bars.show(migration);
             return Ok(());
         }
-        let now = (migration.id, migration.stage, migration.in_doubt);
-        let due = self
-            .last_shown
-            .is_none_or(|(id, stage, doubt, at)| now != (id, stage, doubt) || at.elapsed() >= LINE_PERIOD);
+        let (now, at_ms) = ((migration.id, migration.stage, migration.in_doubt), migration.elapsed_ms);
+        let due = self.last_shown.is_none_or(|(last, ms)| now != last || at_ms.abs_diff(ms) >= LINE_PERIOD_MS);
         if due {
-            self.last_shown = Some((now.0, now.1, now.2, Instant::now()));
+            self.last_shown = Some((now, at_ms));
             self.line(&progress_line(migration))?;
         }
         Ok(())

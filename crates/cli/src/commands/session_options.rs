@@ -161,9 +161,18 @@ fn cipher_policy() -> impl TypedValueParser<Value = CipherPolicy> {
     PossibleValuesParser::new(CipherPolicy::ALL.map(CipherPolicy::name)).try_map(|name| name.parse::<CipherPolicy>())
 }
 
-/// Waits for a signal to end, and calls `status` in every period.
-pub fn run_until_signal(mut status: impl FnMut()) -> anyhow::Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).context("cannot handle signals")?;
+/// Catches the signals that end this program, for [`run_until_signal`]. Call this before anybody hears that this
+/// program is ready: a signal may come at once then.
+///
+/// # Errors
+///
+/// The system refuses to handle signals.
+pub fn catch_signals() -> anyhow::Result<Signals> {
+    Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).context("cannot handle signals")
+}
+
+/// Waits for one of the `signals`, and calls `status` in every period.
+pub fn run_until_signal(mut signals: Signals, mut status: impl FnMut()) -> anyhow::Result<()> {
     let (sender, signal) = sync_channel(1);
     // The thread waits until the program ends. When a signal comes, the caller does not wait for the rest of a period.
     let wait = move || signals.forever().next().map(|_| sender.send(()));

@@ -4,7 +4,7 @@ use serde::Serialize;
 use skein_agent::{DialerSettings, Forward, SessionSnapshot, Tunnel, TunnelSettings, WantedConnections, resolve};
 use skein_inventory::Route;
 
-use super::session_options::{SessionOptions, print_bytes, print_json, run_until_signal, transport};
+use super::session_options::{SessionOptions, catch_signals, print_bytes, print_json, run_until_signal, transport};
 
 /// Join unix sockets here to unix sockets of another host, over every NIC at once.
 ///
@@ -88,10 +88,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let packer = super::own_command(super::agent::PACK_PAGES);
     let settings = TunnelSettings { dialer, forwards, socket_mode, transport, packer };
     let tunnel = Tunnel::start(settings, identity)?;
+    let signals = catch_signals()?;
     if !args.common.json {
         print_bytes(b"ready\n");
     }
-    run_until_signal(|| {
+    run_until_signal(signals, || {
         if args.common.json {
             let session = tunnel.snapshot();
             print_json(&Status { connected: session.is_some(), session });

@@ -39,7 +39,10 @@ struct Rings {
 impl LoadHistory {
     /// Returns whether hosts, and whether VMs, are to be noted now.
     pub(crate) fn are_due(&self, now: UnixMs) -> (bool, bool) {
-        let is_due = |rings: &Rings, step_ms| now.0.saturating_sub(rings.until.0) >= step_ms || now < rings.until;
+        // Without any value a note is due as soon as anybody reports.
+        let is_due = |rings: &Rings, step_ms| {
+            rings.rings.is_empty() || now.0.saturating_sub(rings.until.0) >= step_ms || now < rings.until
+        };
         (is_due(&self.hosts, HOST_STEP_MS), is_due(&self.vms, VM_STEP_MS))
     }
 
@@ -132,6 +135,8 @@ mod tests {
     fn values_stand_at_their_minutes_and_gaps_are_unknown() {
         let mut history = LoadHistory::default();
         assert_eq!(history.are_due(at(0)), (true, true));
+        history.note_hosts(at(0), []);
+        assert_eq!(history.are_due(at(0)), (true, true), "nobody reports yet");
         history.note_hosts(at(0), [("a".into(), load(1))]);
         assert_eq!(history.are_due(at(0)), (false, true));
         history.note_hosts(at(1), [("a".into(), load(2)), ("b".into(), load(9))]);

@@ -12,6 +12,10 @@ use crate::process::error::Error;
 use crate::process::start::first_connection;
 use crate::qmp::client::Qmp;
 
+/// Bounds the wait for the last words of a QEMU that has ended. The words come at once, unless this host is busy
+/// or a descendant keeps the pipe open.
+const LAST_WORDS_TIME: Duration = Duration::from_secs(10);
+
 /// A running QEMU. Killed when dropped.
 #[derive(Debug)]
 pub struct Qemu {
@@ -38,13 +42,16 @@ impl Qemu {
         let _ = std::fs::remove_file(&config.qmp);
         let mut child = Killed(command.spawn().map_err(|source| Error::Start { program, source })?);
         let stderr = Arc::default();
-        collect(child.0.stderr.take().expect("is piped"), Arc::clone(&stderr));
+        let reader = collect(child.0.stderr.take().expect("is piped"), Arc::clone(&stderr));
 
         let ended = || match child.0.try_wait().map_err(Error::Process)? {
             None => Ok(()),
             Some(status) => {
                 // The reader gets time to see the last words.
-                std::thread::sleep(Duration::from_millis(50));
+                let end = Instant::now() + LAST_WORDS_TIME;
+                while !reader.is_finished() && Instant::now() < end {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 Err(Error::Ended { status: status.to_string(), stderr: text(&stderr) })
             }
         };
@@ -129,24 +136,27 @@ mod tests {
             command.args(["-c", "echo no such machine >&2; exit 3"]);
             command
         };
-        let error = Qemu::start(&config, shell, Duration::from_secs(5)).unwrap_err();
+        let error = Qemu::start(&config, shell, Duration::from_secs(60)).unwrap_err();
         assert_eq!(error.to_string(), "QEMU ended with exit status: 3: no such machine");
     }
 
     #[test]
     fn a_program_that_never_answers_is_killed() {
         let config = Config::new("vm", 65_536, scratch());
-        let pid_file = scratch().with_extension("pid");
-        let path = pid_file.clone();
+        // This number names the process, while the process is a shell and when `sleep` has taken its place.
+        let seconds = format!("60.{:09}", std::process::id());
+        let script = format!("exec sleep {seconds}");
         let shell = move |_: &Path| {
             let mut command = Command::new("sh");
-            command.arg("-c").arg(format!("echo $$ > {}; exec sleep 60", path.display()));
+            command.args(["-c", &script]);
             command
         };
         let error = Qemu::start(&config, shell, Duration::from_millis(300)).unwrap_err();
         assert!(matches!(error, Error::Qmp { source: QmpError::Connect { .. }, .. }), "{error:?}");
-        let pid = std::fs::read_to_string(&pid_file).unwrap();
-        std::fs::remove_file(&pid_file).unwrap();
-        assert!(!Path::new("/proc").join(pid.trim()).exists());
+        let is_named = |process: std::fs::DirEntry| {
+            let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&seconds)
+        };
+        assert!(!std::fs::read_dir("/proc").unwrap().flatten().any(is_named));
     }
 }
