@@ -341,7 +341,8 @@ mod tests {
     }
 
     fn over(updates: &HostUpdates, id: &str) -> HostUpdateView {
-        let end = Instant::now() + Duration::from_secs(60);
+        // A busy machine needs long for the script's 25 looks. What a test leaves running lasts longer still.
+        let end = Instant::now() + Duration::from_secs(240);
         loop {
             let view = updates.look(id);
             if view.state != UpdateRunState::Running || Instant::now() > end {

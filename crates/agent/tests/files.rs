@@ -42,6 +42,9 @@ fn a_channel_that_there_is_no_file_for_ends_the_migration_and_is_read() {
         let (landing, path) = (world.path("in.sock"), world.path("out.sock"));
         let target = UnixListener::bind(&landing).unwrap();
         b.peers.incoming_channels().open(id, "a", &landing, TargetPages::new(None, None));
+        // The first connection waits 5 s for a session, which may not be enough on a busy machine.
+        a.peers.reach("b");
+        a.contact("b", true, PATIENCE);
         let tap = OutgoingChannels::start(&path, &a.peers, "b", id, pages(), keeper).unwrap();
         let mut main = UnixStream::connect(&path).unwrap();
         main.write_all(b"main").unwrap();
@@ -60,7 +63,7 @@ fn a_channel_that_there_is_no_file_for_ends_the_migration_and_is_read() {
         channels.truncate(refused.expect("QEMU's migration is over") + 1);
         for channel in channels {
             let mut channel = UnixStream::from(OwnedFd::from(channel));
-            channel.set_write_timeout(Some(5 * SECOND)).unwrap();
+            channel.set_write_timeout(Some(PATIENCE)).unwrap();
             // This is more than a socket takes without a reader.
             channel.write_all(&vec![1; 4 << 20]).unwrap();
         }
@@ -68,7 +71,7 @@ fn a_channel_that_there_is_no_file_for_ends_the_migration_and_is_read() {
         assert!(why.contains("Too many open files") && why.ends_with("(ulimit -n) of the agent"), "{why}");
         drop(files);
         let mut late = UnixStream::connect(&path).unwrap();
-        late.set_write_timeout(Some(5 * SECOND)).unwrap();
+        late.set_write_timeout(Some(PATIENCE)).unwrap();
         late.write_all(&vec![1; 4 << 20]).unwrap();
     }
 }

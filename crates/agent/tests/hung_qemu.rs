@@ -8,7 +8,6 @@ use std::fs;
 use std::io::{BufReader, Write};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,10 +17,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use serde_json::Value;
-use skein_agent::{
-    AcceptorSettings, Agent, AgentSettings, Allow, CONTROL_VERSIONS, ControlMessage, DialerSettings, Dirs, VmSettings,
-    WantedConnections,
-};
+use skein_agent::{AcceptorSettings, Agent, AgentSettings, Allow, CONTROL_VERSIONS, ControlMessage, Dirs, VmSettings};
 use skein_api::{Reply, Request, VmState, VmView};
 use skein_client::Client;
 use skein_dataplane::{Dialer, StreamContent};
@@ -35,7 +31,7 @@ const ID: MigrationId = MigrationId(7);
 /// Names the variable with the QMP socket, for [`fake_qemu`].
 const SOCKET: &str = "SKEIN_FAKE_QEMU";
 /// Bounds every wait.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 #[test]
 #[ignore = "a process that other tests start"]
@@ -148,16 +144,7 @@ struct Source {
 
 impl Source {
     fn new(world: &World, target: &Target) -> Source {
-        let settings = DialerSettings {
-            to: vec![SocketAddr::from(([127, 0, 0, 1], target.agent.port()))],
-            host: None,
-            addresses: loopback(),
-            connections: WantedConnections::Fixed(1),
-            tells_queues: false,
-            plain_data: false,
-            outage: Duration::from_secs(60),
-        };
-        let dialer = Dialer::start(settings, &world.identity("a")).unwrap().0;
+        let dialer = world.session_at("a", target.agent.port());
         let (socket, far) = UnixStream::pair().unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         dialer.live().open("skein:control", far.into(), StreamContent::Bytes).unwrap();
@@ -184,11 +171,13 @@ impl Source {
 
 /// Returns the offer of a source that wants the fake to be started.
 fn offer(world: &World) -> Value {
-    let program = world.path("qemu");
+    let (draft, program) = (world.path("qemu.sh"), world.path("qemu"));
     let exe = std::env::current_exe().unwrap();
     let script = format!("#!/bin/sh\n{SOCKET}=\"$*\" exec {} --ignored --exact fake_qemu --nocapture\n", exe.display());
-    fs::write(&program, script).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(&draft, script).unwrap();
+    // Another process writes the program. Children of other tests have what this process writes open, too, and a file
+    // that is open for writing cannot be started (ETXTBSY).
+    assert!(Command::new("install").args(["-m", "755"]).args([&draft, &program]).status().unwrap().success());
     let need = serde_json::json!({
         "ram_bytes": 1 << 20, "hugepages": null, "cpus": 1, "is_emulated": true, "locks_ram": false,
     });
@@ -206,17 +195,19 @@ fn launch(program: &Path) -> Value {
 fn a_qemu_that_hangs_as_it_starts_is_killed_and_the_source_told_why() {
     let world = World::new();
     // Half of the time is for the start.
-    let target = start(&world, WaitTimes { prepare: 6 * SECOND, ..WaitTimes::default() });
+    let target = start(&world, WaitTimes { prepare: 40 * SECOND, ..WaitTimes::default() });
     let mut source = Source::new(&world, &target);
     source.say(Intent::Prepare, Some(offer(&world)));
     let pid = target.pid();
-    let begun = openmetrics::scrape(&target.agent);
-    assert_eq!(begun.get("skein_migrations{role=\"target\",phase=\"prepare\"}"), Some(&1.0), "{begun:#?}");
-    assert_eq!(begun.get("skein_sessions{peer=\"a\"}"), Some(&1.0), "{begun:#?}");
-    assert!(begun.keys().any(|of| of.starts_with("skein_path_usable{peer=\"a\",nic=\"")), "{begun:#?}");
+    // A path that was silent for a moment has no value.
+    openmetrics::until(&target.agent, "what is begun is told", |begun| {
+        begun.get("skein_migrations{role=\"target\",phase=\"prepare\"}") == Some(&1.0)
+            && begun.get("skein_sessions{peer=\"a\"}") == Some(&1.0)
+            && begun.keys().any(|of| of.starts_with("skein_path_usable{peer=\"a\",nic=\""))
+    });
     let why = source.wait(Report::Refusing);
     assert!(
-        why.contains("did not answer on its QMP socket within 3 s") && why.contains("a peer that says nothing"),
+        why.contains("did not answer on its QMP socket within 20 s") && why.contains("a peer that says nothing"),
         "{why}"
     );
     source.say(Intent::Abort, None);
@@ -286,7 +277,7 @@ fn left_behind(world: &World, last: TargetRecord) -> (Fake, PathBuf) {
 fn an_agent_that_finds_a_hung_one_comes_up_and_gives_it_up() {
     let world = World::new();
     let (fake, _) = left_behind(&world, TargetRecord::Begin);
-    let target = start(&world, WaitTimes { abandoned: 3 * SECOND, ..WaitTimes::default() });
+    let target = start(&world, WaitTimes { abandoned: 20 * SECOND, ..WaitTimes::default() });
     let vms = target.vms();
     let migration = Some(skein_api::MigrationId(ID.0));
     let is_known = matches!(&vms[..], [vm] if vm.state == VmState::Unresponsive && vm.migration == migration);

@@ -25,6 +25,15 @@ fn ends(mut socket: &UnixStream) -> bool {
     matches!(socket.read(&mut [0]), Ok(0)) || socket.write_all(b"x").is_err()
 }
 
+#[track_caller]
+fn wait_until(what: &str, is: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < end, "{what}");
+        thread::sleep(SECOND / 20);
+    }
+}
+
 #[test]
 fn two_agents_talk_as_long_as_one_wants_to() {
     let world = World::new();
@@ -49,9 +58,10 @@ fn two_agents_talk_as_long_as_one_wants_to() {
     assert!(a.peers.send("b", &message(1, &"x".repeat(3 << 20))));
     b.message("a", message(1, &"x".repeat(3 << 20)));
     assert_eq!(a.peers.snapshots().len(), 1);
+    let begin = Instant::now();
     a.peers.leave("b");
-    assert!(a.is_quiet(4 * SECOND));
-    a.contact("b", false, PATIENCE);
+    assert_eq!(a.events.recv_timeout(PATIENCE), Ok(PeerEvent::Contact("b".into(), false)));
+    assert!(begin.elapsed() >= 4 * SECOND, "{:?}", begin.elapsed());
     b.contact("a", false, PATIENCE);
     assert!(!a.peers.send("b", &message(1, "")) && a.peers.snapshots().is_empty());
     let begin = Instant::now();
@@ -71,8 +81,8 @@ fn sessions_that_both_dialled_are_one_contact() {
     a.contact("b", true, PATIENCE);
     b.contact("a", true, PATIENCE);
     a.peers.leave("b");
-    assert!(a.is_quiet(7 * SECOND), "the other's session stays");
-    assert_eq!((a.peers.snapshots().len(), b.peers.snapshots().len()), (1, 1));
+    wait_until("one session ends", || (a.peers.snapshots().len(), b.peers.snapshots().len()) == (1, 1));
+    assert!(a.is_quiet(2 * SECOND), "the other's session stays");
     assert!(a.peers.send("b", &message(1, "")));
     b.message("a", message(1, ""));
 }
@@ -81,7 +91,7 @@ fn sessions_that_both_dialled_are_one_contact() {
 fn questions_are_answered_or_it_is_said_why_not() {
     let world = World::new();
     let (a, b) = world.pair();
-    let ask = |host: &str, file: &str| a.peers.ask(host, &question(file), Instant::now() + 10 * SECOND);
+    let ask = |host: &str, file: &str| a.peers.ask(host, &question(file), Instant::now() + PATIENCE);
     let Answer::HostFacts(found) = ask("b", "br7").unwrap() else { panic!("another answer than was asked for") };
     assert_eq!((found.name.as_str(), found.bridges.contains("br7")), ("b", true));
     let leader = a.peers.ask("b", &Question::Leader, Instant::now() + PATIENCE).unwrap();
@@ -205,10 +215,7 @@ fn an_agent_that_is_killed_or_stands_still_is_out_of_contact_until_it_is_back() 
         thread::sleep(Duration::from_millis(pause));
         b = Process::start(&world, port, "");
         let begin = Instant::now();
-        if lost.is_none() {
-            // This comes before a could miss b.
-            a.contact("b", false, PATIENCE);
-        }
+        // An agent that is back at once may be met again before its loss is told.
         a.contact("b", true, PATIENCE);
         println!("killed: lost after {lost:?}, away for {pause} ms, found {:?} after its start", begin.elapsed());
     }
@@ -373,7 +380,7 @@ fn who_talks_nonsense_loses_its_session_and_nobody_else_does() {
             thread::sleep(Duration::from_millis(10));
         }
     }
-    assert!(a.peers.contact("b") && b.peers.contact("a"));
+    wait_until("they are in contact", || a.peers.contact("b") && b.peers.contact("a"));
     assert!(a.peers.send("b", &message(1, "")));
     b.message("a", message(1, ""));
     // Nobody may claim to be this host itself, either.
@@ -386,18 +393,21 @@ fn who_talks_nonsense_loses_its_session_and_nobody_else_does() {
 fn two_of_different_builds_are_told_that_they_do_not_understand_each_other() {
     let world = World::new();
     let b = world.start("b");
-    let dialer = world.session("a", &b);
-    let mut socket = open(dialer.live(), "skein:control");
-    socket.write_all(&ControlMessage::hello(CONTROL_VERSIONS).line().unwrap()).unwrap();
-    b.contact("a", true, PATIENCE);
     // The line is of the same version, and has something in it that is not known here.
     let report = br#"{"handover":{"report":{"id":"0000000000000001","report":"Tomorrow"}}}"#;
-    socket.write_all(&[&report[..], b"\n"].concat()).unwrap();
     let words = "the agent of b does not understand a's messages: are both of one release?";
-    b.wait(&PeerEvent::NotUnderstood("a".into(), words.into()), PATIENCE);
-    let mut lines = BufReader::new(socket);
-    let last = std::iter::from_fn(|| ControlMessage::read(&mut lines).ok()).last();
-    assert_eq!(last, Some(ControlMessage::NotUnderstood), "a learns it, too");
+    let learns = || {
+        let dialer = world.session("a", &b);
+        let mut socket = open(dialer.live(), "skein:control");
+        socket.write_all(&ControlMessage::hello(CONTROL_VERSIONS).line().unwrap()).unwrap();
+        b.contact("a", true, PATIENCE);
+        socket.write_all(&[&report[..], b"\n"].concat()).unwrap();
+        b.wait(&PeerEvent::NotUnderstood("a".into(), words.into()), PATIENCE);
+        let mut lines = BufReader::new(socket);
+        std::iter::from_fn(|| ControlMessage::read(&mut lines).ok()).last() == Some(ControlMessage::NotUnderstood)
+    };
+    // The last word has 300 ms, in which a busy machine may not carry the word.
+    assert!((0..20).any(|_| learns()), "a learns it, too");
     // This end is the one that is not understood.
     let dialer = world.session("c", &b);
     let mut socket = open(dialer.live(), "skein:control");

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use skein_agent::{AcceptorSettings, Addresses, Agent, AgentSettings, Allow, Dirs, VmSettings};
-use skein_api::{MigrateOptions, Reply, Request, Transport};
+use skein_api::{HostView, MigrateOptions, Reply, Request, Transport};
 use skein_client::{CallError, Client};
 use skein_handover::MigrationLimits;
 use skein_identity::{ClusterCa, Validity};
@@ -62,7 +62,7 @@ impl World {
 
     #[track_caller]
     fn refused(&self, request: &Request) -> String {
-        match self.client.call(request, 10 * SECOND) {
+        match self.client.call(request, PATIENCE) {
             Err(error @ CallError::Refused(_)) => error.to_string(),
             other => panic!("{request:?} should be refused, and is {other:?}"),
         }
@@ -71,9 +71,9 @@ impl World {
     /// Waits until the clients that hung up are gone.
     #[track_caller]
     fn serves(&self) {
-        let deadline = Instant::now() + 10 * SECOND;
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            match self.client.call(&Request::VmList, 10 * SECOND) {
+            match self.client.call(&Request::VmList, PATIENCE) {
                 Ok(answer) => return assert_eq!(answer, Reply::Vms { vms: vec![] }),
                 Err(error) => assert!(matches!(error, CallError::Refused(_)) && Instant::now() < deadline, "{error:?}"),
             }
@@ -116,15 +116,22 @@ fn no_request_takes_a_place_for_good() {
 fn who_is_one_too_many_is_told() {
     let world = World::new();
     world.serves();
-    let begin = Instant::now();
-    let idle: Vec<UnixStream> = (0..128).map(|_| world.client.connect().unwrap()).collect();
-    // The agent drops clients that say nothing for five seconds.
-    for _ in 0..20 {
-        let told = world.refused(&Request::VmList);
-        assert!(told.contains("too many commands at once"), "{told} after {:?}", begin.elapsed());
-    }
-    drop(idle);
-    world.serves();
+    // The agent drops clients that say nothing for five seconds: a round that took about as long shows nothing.
+    let is_told = (0..10).any(|_| {
+        let begin = Instant::now();
+        let idle: Vec<UnixStream> = (0..128).map(|_| world.client.connect().unwrap()).collect();
+        let told: Vec<_> = (0..20).map(|_| world.client.call(&Request::VmList, PATIENCE)).collect();
+        let is_in_time = begin.elapsed() < 4 * SECOND;
+        drop(idle);
+        world.serves();
+        let is_refused = |told: &Result<Reply, CallError>| match told {
+            Err(CallError::Refused(why)) => why.message.contains("too many commands at once"),
+            _ => false,
+        };
+        assert!(!is_in_time || told.iter().all(is_refused), "{told:?}");
+        is_in_time
+    });
+    assert!(is_told, "all rounds took too long");
 }
 
 #[test]
@@ -193,12 +200,22 @@ fn hosts_are_listed_soon_and_those_that_do_not_answer_with_the_reason() {
         (1..41).map(|n| host(format!("closed{n:02}"), SocketAddr::from(([127, 0, 1, n], closed)))).collect();
     fs::write(world.path("hosts.toml"), file + &host("silent".into(), silent.local_addr().unwrap())).unwrap();
 
-    let begin = Instant::now();
-    let hosts = match world.client.call(&Request::HostList, PATIENCE) {
-        Ok(Reply::Hosts { hosts }) => hosts,
-        other => panic!("{other:?}"),
+    let is_told = |host: &HostView| {
+        host.reachable == Some(false) && (host.name == "silent" || host.note.contains("Connection refused"))
     };
-    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+    let end = Instant::now() + PATIENCE;
+    let hosts = loop {
+        let begin = Instant::now();
+        let hosts = match world.client.call(&Request::HostList, PATIENCE) {
+            Ok(Reply::Hosts { hosts }) => hosts,
+            other => panic!("{other:?}"),
+        };
+        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+        // A machine that stands still for seconds does not ask all of them in time.
+        if hosts[1..].iter().all(is_told) || Instant::now() > end {
+            break hosts;
+        }
+    };
     assert_eq!(hosts.len(), 42);
     assert!(hosts.is_sorted_by_key(|host| &host.name));
     let own = &hosts[0];

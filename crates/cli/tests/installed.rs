@@ -106,10 +106,11 @@ fn a_program_that_is_named_is_installed_as_it_is() {
     let staging = Staging::of(Path::new(env!("CARGO_BIN_EXE_skein")));
     staging.run("install", None);
     let named = staging.dir.path().join("named");
-    let mut content = std::fs::read(env!("CARGO_BIN_EXE_skein")).unwrap();
-    content.extend(b"another build");
-    std::fs::write(&named, &content).unwrap();
-    std::fs::set_permissions(&named, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    // Has another process write the program, for the same reason as in `Staging::run`.
+    let script = "cat \"$1\" >\"$2\" && printf 'another build' >>\"$2\" && chmod 755 \"$2\"";
+    let made = Command::new("bash").args(["-c", script, "bash", env!("CARGO_BIN_EXE_skein")]).arg(&named).status();
+    assert!(made.unwrap().success());
+    let content = std::fs::read(&named).unwrap();
     staging.run("install", Some(&named));
     assert!(std::fs::read(staging.path("usr/bin/skein")).unwrap() == content);
     let debug = staging.path("usr/lib/debug/usr/bin/skein.debug");

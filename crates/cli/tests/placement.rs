@@ -1,5 +1,6 @@
 //! Tests `skein placement`: the program itself on small files.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -211,16 +212,21 @@ fn what_cannot_be_is_told_so() {
 fn the_clock_is_kept_and_can_be_stopped() {
     let desk = Desk::new();
     let begin = Instant::now();
-    desk.run(&["solve", "--cluster", "cluster.yaml", "--seconds", "1"]).exits(0).says("searched, 1.");
+    let ran = desk.run(&["solve", "--cluster", "cluster.yaml", "--seconds", "1"]).exits(0);
+    let took = ran.out.split("searched, ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    assert!(took.is_some_and(|seconds| seconds >= 1.0), "{}", ran.out);
     let args = ["solve", "--cluster", "cluster.yaml", "--seconds", "1000", "--out", "p.json"];
-    let child = desk.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    let mut child = desk.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Waits for a line of the progress, which comes after ten seconds: the program catches signals by then, and has
+    // found something valid. The lines stay open until the program has ended, which may write more.
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("  valid  ")), "nothing valid is found");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), nix::sys::signal::SIGINT).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("ended early, "), "{output:?}");
     assert_eq!(output.status.code(), Some(0));
     assert!(desk.read("p.json").contains("\"db\": \"h2\""));
-    assert!(begin.elapsed() < Duration::from_secs(60));
+    assert!(begin.elapsed() < Duration::from_secs(600));
 }
 
 #[test]

@@ -22,6 +22,8 @@ struct Terminal {
     keys: File,
     /// The program's end of the terminal, kept open to read its settings.
     end: OwnedFd,
+    /// The terminal's settings before the program started.
+    at_first: Termios,
     output: Receiver<Vec<u8>>,
     shown: String,
 }
@@ -30,6 +32,7 @@ impl Terminal {
     fn run(mut command: Command) -> Terminal {
         let size = Winsize { ws_row: 24, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = openpty(&size, None).unwrap();
+        let at_first = tcgetattr(pty.slave.as_fd()).unwrap();
         let end = || Stdio::from(pty.slave.try_clone().unwrap());
         let child = command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
         let keys = File::from(pty.master);
@@ -42,7 +45,7 @@ impl Terminal {
                 }
             }
         });
-        Terminal { child, keys, end: pty.slave, output, shown: String::new() }
+        Terminal { child, keys, end: pty.slave, at_first, output, shown: String::new() }
     }
 
     fn types(&mut self, keys: &str) {
@@ -119,7 +122,7 @@ fn a_console_is_raw_until_it_is_left() {
     let agent = Agent::start(vec![with_console(&path)]);
     let mut terminal = Terminal::run(agent.command(&["vm", "console", "web1"]));
     let before = LocalFlags::ICANON | LocalFlags::ECHO | LocalFlags::ISIG;
-    assert!(terminal.settings().local_flags.contains(before));
+    assert!(terminal.at_first.local_flags.contains(before));
     let mut guest = accept(&listener);
     terminal.shows("Ctrl-] leaves");
     guest.write_all(b"login: ").unwrap();
@@ -185,24 +188,31 @@ fn a_pipe_types_and_prints_until_the_guest_is_silent() {
     let dir = tempfile::tempdir().unwrap();
     let (path, listener) = console(dir.path());
     let agent = Agent::start(vec![with_console(&path), with_console(&path)]);
+    let (answered, answers) = sync_channel(2);
     let guest = std::thread::spawn(move || {
         let mut guest = accept(&listener);
         // Ctrl-] has no meaning in a pipe.
         reads(&mut guest, b"uptime\n\x1d");
         guest.write_all(b"up 3 days\n").unwrap();
+        answered.send(()).unwrap();
         // A second time, with more than any buffer in between holds.
         let mut guest = accept(&listener);
         let mut read = vec![0; 1 << 20];
         guest.read_exact(&mut read).unwrap();
         assert!(read.iter().all(|byte| *byte == b'y'));
         guest.write_all(b"all of it\n").unwrap();
+        answered.send(()).unwrap();
         guest
     });
     let args = ["vm", "console", "web1", "--linger", "1"];
     for (typed, printed) in [(b"uptime\n\x1d".to_vec(), "up 3 days\n"), (vec![b'y'; 1 << 20], "all of it\n")] {
         let mut command = agent.command(&args);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(&typed).unwrap();
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(&typed).unwrap();
+        // Keeps the input open until the guest has answered: a guest that is late does not count as silent.
+        answers.recv_timeout(DEADLINE).unwrap();
+        drop(input);
         let ran = Ran::new(&args, child.wait_with_output().unwrap()).exits(0);
         assert_eq!(ran.out, printed);
     }
@@ -231,20 +241,27 @@ fn what_has_no_console_says_so() {
 fn a_migration_has_bars() {
     let mut lame = at(SourcePhase::Precopy, 2500);
     lame.paths[1].usable = false;
-    let pause = || Act::Wait(Duration::from_millis(300));
-    let agent = Agent::start(vec![vec![
-        progress(at(SourcePhase::Prepare, 20)),
-        pause(),
-        progress(at(SourcePhase::Precopy, 1530)),
-        pause(),
-        progress(lame),
-        pause(),
-        progress(Migration { paths: vec![], ..at(SourcePhase::Grant, 7290) }),
-        pause(),
-        last(over(Outcome::Moved)),
-    ]]);
+    // Has each message come a second after the last one was seen: indicatif allows 20 draws in a second, and a message
+    // takes 16.
+    let (go, seen): (Vec<_>, Vec<_>) = (0..4).map(|_| sync_channel::<()>(1)).unzip();
+    let mut seen = seen.into_iter();
+    let mut pause = || [Act::Go(seen.next().unwrap()), Act::Wait(Duration::from_secs(1))];
+    let mut script = vec![progress(at(SourcePhase::Prepare, 20))];
+    script.extend(pause());
+    script.push(progress(at(SourcePhase::Precopy, 1530)));
+    script.extend(pause());
+    script.push(progress(lame));
+    script.extend(pause());
+    script.push(progress(Migration { paths: vec![], ..at(SourcePhase::Grant, 7290) }));
+    script.extend(pause());
+    script.push(last(over(Outcome::Moved)));
+    let agent = Agent::start(vec![script]);
+    // Ends before the agent, so that the agent does not wait for a test that has failed.
+    let mut go = go.into_iter();
+    let mut go_on = || go.next().unwrap().send(()).unwrap();
     let mut terminal = Terminal::run(agent.command(&["migrate", "web1", "--to", "hostb"]));
     terminal.shows("web1  hosta → hostb  preparing the target, 20 ms");
+    go_on();
     terminal.shows("copying while it runs, 1.5 s");
     terminal.shows("] round 1, 2.8 GiB of 4 GiB left");
     terminal.shows("1.88 Gb/s, dirties 21 MB/s");
@@ -252,8 +269,11 @@ fn a_migration_has_bars() {
     terminal.shows("pages 39 % on the wire (20 % zero, 59 % compressed 3.4:1, 22 % as it is)");
     terminal.shows("] eth0 → 10.0.0.2  940 Mb/s");
     terminal.shows("] eth1 → 10.0.1.2  943 Mb/s");
+    go_on();
     terminal.shows("] eth1 → 10.0.1.2  DOWN");
+    go_on();
     terminal.shows("handing over");
+    go_on();
     terminal.shows("web1 runs on hostb: moved in 7.3 s, stood still for 144 ms; 5 GiB copied in 4 rounds");
     terminal.exits(0);
 }
@@ -304,10 +324,12 @@ fn a_search_shows_how_far_it_is() {
                    guests: [{name: v, host: a, size: {memory: 5 GiB}}, {name: w, host: a, size: {memory: 5 GiB}}]\n";
     std::fs::write(dir.path().join("cluster.yaml"), cluster).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_skein"));
-    command.args(["placement", "solve", "--cluster", "cluster.yaml", "--seconds", "1"]).current_dir(dir.path());
+    command.args(["placement", "solve", "--cluster", "cluster.yaml", "--seconds", "1000"]).current_dir(dir.path());
     let mut terminal = Terminal::run(command);
     terminal.shows("  valid  cost ");
     terminal.shows("  moves 1  (Ctrl-C ends it with this)");
+    let pid = nix::unistd::Pid::from_raw(terminal.child.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     terminal.shows("then: nothing is broken");
     terminal.exits(0);
 }

@@ -13,7 +13,7 @@ use skein_api::{HostSample, Reply, SampledHost};
 fn what_is_shown_again_and_again_ends_with_its_reader() {
     let host = || HostSample { cores_permille: vec![500], ..HostSample::default() };
     let sample = || say(Reply::HostSample(Box::new(SampledHost { at: 1, host: host(), ..SampledHost::default() })));
-    let agent = Agent::start((0..20).map(|_| sample()).collect());
+    let agent = Agent::start((0..1000).map(|_| sample()).collect());
     let mut child = agent.command(&["top", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -2,6 +2,8 @@
 
 mod fake_controller;
 
+use std::time::{Duration, Instant};
+
 use fake_controller::{Answer, FakeController};
 use skein_api::cluster::{
     ChangedObject, ClusterStatus, Event, Host, HostCounts, HostSettings, Operation, OperationKind, OperationState,
@@ -64,9 +66,9 @@ fn host(name: &str) -> Host {
     serde_json::from_value(host).unwrap()
 }
 
-/// Returns an address where nothing listens.
+/// Returns an address where nothing listens. No other test listens at this IP address, so nobody takes the port.
 fn nobody() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = std::net::TcpListener::bind("127.77.0.1:0").unwrap();
     format!("https://{}", listener.local_addr().unwrap())
 }
 
@@ -128,8 +130,13 @@ fn the_next_controller_is_asked_and_remembered() {
     let one = FakeController::start(&ca, |_, _| Answer::ok(&status()));
     let (dead, also_dead) = (nobody(), nobody());
     let asks = client(&ca, &[&dead, &one.url()]);
-    asks.cluster().unwrap();
-    asks.cluster().unwrap();
+    for _ in 0..2 {
+        let begun = Instant::now();
+        while let Err(error) = asks.cluster() {
+            // On a busy machine a handshake may take longer than the client waits.
+            assert!(error.may_pass() && begun.elapsed() < Duration::from_secs(60), "{error}");
+        }
+    }
     assert_eq!(one.paths().len(), 2);
     let error = client(&ca, &[&dead, &also_dead]).cluster().unwrap_err();
     assert!(matches!(&error, ControllerError::Unreachable { .. }) && error.may_pass(), "{error}");

@@ -244,7 +244,7 @@ mod tests {
         let samples = sampler.stop().samples;
         assert!((2..=9).contains(&samples.len()), "{}", samples.len());
         let last_s = samples.last().unwrap().at_s;
-        assert!(samples[0].at_s < last_s / 2.0 && last_s >= 0.3);
+        assert!(last_s - samples[0].at_s >= 0.3, "{samples:?}");
         assert!(samples.is_sorted_by(|a, b| a.at_s < b.at_s));
     }
 

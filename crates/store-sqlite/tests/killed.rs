@@ -54,7 +54,14 @@ fn last(store: &dyn Store) -> u64 {
 }
 
 fn open(path: &Path) -> SqliteStore {
-    SqliteStore::open(path).unwrap_or_else(|error| panic!("{error}: {error:?}"))
+    let begun = Instant::now();
+    loop {
+        match SqliteStore::open(path) {
+            // A child of another test has this process's files until the child runs its own program.
+            Err(OpenError::Held { .. }) if begun.elapsed() < WITHIN => std::thread::sleep(Duration::from_millis(10)),
+            opened => return opened.unwrap_or_else(|error| panic!("{error}: {error:?}")),
+        }
+    }
 }
 
 struct Process {

@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -88,6 +88,7 @@ fn echo(mut stream: UnixStream, stopped: &AtomicBool) {
 #[derive(Debug)]
 pub struct Asker {
     stop: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
     thread: Option<JoinHandle<Vec<(Instant, Duration)>>>,
 }
 
@@ -102,22 +103,29 @@ impl Asker {
         stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
         stream.set_write_timeout(Some(ANSWER_DEADLINE))?;
         let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let answered = Arc::new(AtomicUsize::new(0));
+        let (stopped, counter) = (stop.clone(), answered.clone());
         let thread = std::thread::Builder::new().name("asker".into()).spawn(move || {
             let mut round_trips = Vec::new();
             let mut message = [0; MESSAGE_BYTES];
             while !stopped.load(Ordering::Relaxed) {
                 let asked = Instant::now();
-                let answered = stream.write_all(&message).and_then(|()| stream.read_exact(&mut message));
+                let result = stream.write_all(&message).and_then(|()| stream.read_exact(&mut message));
                 round_trips.push((asked, asked.elapsed()));
-                if answered.is_err() {
+                if result.is_err() {
                     break;
                 }
+                counter.fetch_add(1, Ordering::SeqCst);
                 std::thread::sleep(EVERY.saturating_sub(asked.elapsed()));
             }
             round_trips
         })?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { stop, answered, thread: Some(thread) })
+    }
+
+    /// Returns how many questions were answered so far.
+    pub fn answered(&self) -> usize {
+        self.answered.load(Ordering::SeqCst)
     }
 
     /// Stops. The idle round trips are those asked and answered before `idle_until`; the loaded ones are those asked
@@ -165,9 +173,16 @@ mod tests {
         let path = directory.path().join("echo");
         let echo = Echo::start(&path).unwrap();
         let asker = Asker::start(&path).unwrap();
-        std::thread::sleep(Duration::from_millis(200));
+        let wait_for = |count: usize| {
+            let end = Instant::now() + Duration::from_secs(60);
+            while asker.answered() < count {
+                assert!(Instant::now() < end, "no answers");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        wait_for(5);
         let middle = Instant::now();
-        std::thread::sleep(Duration::from_millis(200));
+        wait_for(asker.answered() + 5);
         let latency = asker.stop(middle, (middle, Instant::now()));
         drop(echo);
         for part in [latency.idle, latency.loaded] {

@@ -35,7 +35,8 @@ impl PageSizes {
     /// # Errors
     /// The error of the system.
     pub fn of_own(begin: u64, bytes: u64) -> std::io::Result<PageSizes> {
-        let within = |mapping: &SmapsEntry| mapping.begin >= begin && mapping.begin < begin + bytes;
+        // Counts what overlaps: the kernel may have joined the memory to a mapping below.
+        let within = |mapping: &SmapsEntry| mapping.begin < begin + bytes && mapping.begin + mapping.bytes > begin;
         let mappings = mappings(&fs::read_to_string("/proc/self/smaps")?).into_iter().filter(within);
         Ok(mappings.fold(PageSizes::default(), |sum, SmapsEntry { pages, .. }| PageSizes {
             resident_bytes: sum.resident_bytes + pages.resident_bytes,

@@ -76,13 +76,7 @@ impl Pinger {
     /// Stops, and returns the longest time without an answer between `from` and now. Returns `None` if no answer ever
     /// came.
     pub fn longest_gap(mut self, from: Instant) -> Option<Duration> {
-        let answers = self.end();
-        let now = Instant::now();
-        // The last answer before `from` counts: a gap may have begun then.
-        let first = answers.partition_point(|t| *t < from).saturating_sub(1);
-        let within = answers.get(first..).filter(|within| !within.is_empty())?;
-        let moments = || within.iter().copied().chain(std::iter::once(now));
-        moments().zip(moments().skip(1)).map(|(earlier, later)| later - earlier).max()
+        longest_gap(&self.end(), from, Instant::now())
     }
 
     fn end(&mut self) -> Vec<Instant> {
@@ -95,6 +89,15 @@ impl Drop for Pinger {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Returns the longest time without an answer between `from` and `now`. Returns `None` if there is no answer.
+fn longest_gap(answers: &[Instant], from: Instant, now: Instant) -> Option<Duration> {
+    // The last answer before `from` counts: a gap may have begun then.
+    let first = answers.partition_point(|t| *t < from).saturating_sub(1);
+    let within = answers.get(first..).filter(|within| !within.is_empty())?;
+    let moments = || within.iter().copied().chain(std::iter::once(now));
+    moments().zip(moments().skip(1)).map(|(earlier, later)| later - earlier).max()
 }
 
 /// Returns an echo request (RFC 792) without data.
@@ -147,15 +150,11 @@ mod tests {
     #[test]
     fn gaps_reach_beyond_both_ends() {
         let now = Instant::now();
-        let pinger =
-            |answers: Vec<Instant>| Pinger { stop: Arc::default(), thread: Some(std::thread::spawn(move || answers)) };
-        let at = |ms: u64| now - Duration::from_millis(1000 - ms);
-        let gap = pinger(vec![at(10), at(300), at(900)]).longest_gap(at(100)).unwrap();
-        assert!((600..650).contains(&gap.as_millis()), "{gap:?}");
-        let gap = pinger(vec![at(10), at(400), at(900)]).longest_gap(at(500)).unwrap();
-        assert!((500..501).contains(&gap.as_millis()), "{gap:?}");
-        let gap = pinger(vec![at(10), at(100)]).longest_gap(at(500)).unwrap();
-        assert!(gap.as_millis() >= 900, "{gap:?}");
-        assert_eq!(pinger(vec![]).longest_gap(at(100)), None);
+        let ms = Duration::from_millis;
+        let at = |time: u64| now - ms(1000 - time);
+        assert_eq!(longest_gap(&[at(10), at(300), at(900)], at(100), now), Some(ms(600)));
+        assert_eq!(longest_gap(&[at(10), at(400), at(900)], at(500), now), Some(ms(500)));
+        assert_eq!(longest_gap(&[at(10), at(100)], at(500), now), Some(ms(900)));
+        assert_eq!(longest_gap(&[], at(100), now), None);
     }
 }

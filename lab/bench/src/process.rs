@@ -292,10 +292,15 @@ mod tests {
             &directory.path().join("log"),
         )
         .unwrap();
-        process.wait_until("child", Duration::from_secs(5), |p| p.output().ends_with('\n')).unwrap();
+        process.wait_until("child", Duration::from_secs(50), |p| p.output().ends_with('\n')).unwrap();
         let pids = usage::tree(&[process.pid()]);
         assert!(pids.len() >= 2, "{pids:?}");
         drop(process);
+        // Waits on: a busy machine may take longer to end the processes than `drop` waits.
+        let end = Instant::now() + Duration::from_secs(60);
+        while pids.iter().any(|pid| alive(*pid)) && Instant::now() < end {
+            std::thread::sleep(LOOK_EVERY);
+        }
         assert!(pids.iter().all(|pid| !alive(*pid)));
     }
 
@@ -303,7 +308,7 @@ mod tests {
     fn ending_one_leaves_what_it_started() {
         let directory = tempfile::tempdir().unwrap();
         let mut process = Process::start(shell("sleep 60 & echo $!; wait"), &directory.path().join("log")).unwrap();
-        process.wait_until("child", Duration::from_secs(5), |p| p.output().ends_with('\n')).unwrap();
+        process.wait_until("child", Duration::from_secs(50), |p| p.output().ends_with('\n')).unwrap();
         let child: u32 = process.output().trim().parse().unwrap();
         process.end().unwrap();
         let (own, child_lives) = (alive(process.pid()), alive(child));
@@ -315,6 +320,8 @@ mod tests {
     fn what_does_not_come_is_told() {
         let directory = tempfile::tempdir().unwrap();
         let mut process = Process::start(shell("echo starting; sleep 60"), &directory.path().join("log")).unwrap();
+        // Waits for the shell's start, for which the wait below is too short.
+        process.wait_until("word", Duration::from_secs(50), |p| p.output().contains("starting")).unwrap();
         let error = process.wait_until("socket", Duration::from_millis(100), |_| false).unwrap_err();
         assert_eq!(error.to_string(), "sh: no socket within 0 s: starting");
     }

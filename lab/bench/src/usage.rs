@@ -264,7 +264,7 @@ mod tests {
             .unwrap();
         let mut meter = UsageMeter::new(End { movers: vec![shell.id()], ..End::default() });
         let mut used = 0.0;
-        for _ in 0..300 {
+        for _ in 0..3000 {
             std::thread::sleep(std::time::Duration::from_millis(20));
             meter.look();
             used = meter.cpu().mover;
@@ -300,11 +300,14 @@ mod tests {
         // A shell with another shell and a sleep below it.
         let mut shell =
             std::process::Command::new("sh").args(["-c", "sh -c 'sleep 60; :' & sleep 60; :"]).spawn().unwrap();
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while tree(&[shell.id()]).len() < 4 && std::time::Instant::now() < end {
+        // Waits until the sleeps are sleeps: before its exec, a child is still a shell.
+        let seen = || (tree(&[shell.id()]), of_one_program(shell.id()));
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(50);
+        let (mut all, mut own) = seen();
+        while (all.len(), own.len()) != (4, 2) && std::time::Instant::now() < end {
             std::thread::sleep(std::time::Duration::from_millis(20));
+            (all, own) = seen();
         }
-        let (all, own) = (tree(&[shell.id()]), of_one_program(shell.id()));
         for pid in all.iter().rev() {
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(*pid as i32), nix::sys::signal::Signal::SIGKILL);
         }

@@ -415,7 +415,17 @@ mod tests {
         let place = WatchedHost { host: "here".into(), netns: "/proc/self/ns/net".into() };
         let end = End { movers: vec![std::process::id()], ..End::default() };
         let party = Party { way: 0, watched_host: place.clone(), end, arriving: Arriving::default() };
-        let watch = RunWatch::start(&[place], vec![party], 1, Scope::WithMemory, None).unwrap();
+        // Waits for the first reading, after which the work is done: what is used before is not seen.
+        let read = Arc::new(AtomicBool::new(false));
+        let reads = read.clone();
+        let work: Work = Box::new(move || {
+            reads.store(true, Ordering::SeqCst);
+            None
+        });
+        let watch = RunWatch::start(&[place], vec![party], 1, Scope::WithMemory, Some(work)).unwrap();
+        while !read.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         // CPU time, and not the clock's: others may have the cores.
         let used = || skein_host::process_time(std::process::id()).unwrap().own_s();
         let (before, begun) = (used(), Instant::now());

@@ -236,11 +236,11 @@ mod tests {
 
         let answer = message(Header::REMOTE, 306, Header::REPLY, 9, b"running");
         daemon.write_all(&answer).unwrap();
-        calls.recv_timeout(Duration::from_secs(5)).unwrap();
+        calls.recv_timeout(Duration::from_secs(60)).unwrap();
         caller.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert_eq!(read_message(&mut caller).unwrap_err().kind(), ErrorKind::WouldBlock);
         leave.send(()).unwrap();
-        caller.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        caller.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(read_message(&mut caller).unwrap(), answer);
         assert!(relay.acted());
     }
@@ -252,11 +252,11 @@ mod tests {
         caller.write_all(&message(0x6b65_6570, 217, Header::CALL, 0, b"")).unwrap();
         read_message(&mut daemon).unwrap();
         caller.write_all(&message(Header::REMOTE, 217, Header::CALL, 3, b"")).unwrap();
-        calls.recv_timeout(Duration::from_secs(5)).unwrap();
+        calls.recv_timeout(Duration::from_secs(60)).unwrap();
         daemon.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert_eq!(read_message(&mut daemon).unwrap_err().kind(), ErrorKind::WouldBlock);
         leave.send(()).unwrap();
-        daemon.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        daemon.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(Header::of(&read_message(&mut daemon).unwrap()).serial, 3);
     }
 

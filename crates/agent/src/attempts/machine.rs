@@ -18,8 +18,8 @@ use skein_api::{
 };
 use skein_handover::MigrationId;
 
-/// Holds the pause before a migration is begun again.
-pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(2);
+/// Holds the pause before a migration is begun again. Tests do something in the pause, and a busy machine takes longer.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(if cfg!(test) { 8 } else { 2 });
 
 /// A requested migration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

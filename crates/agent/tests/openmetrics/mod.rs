@@ -23,10 +23,16 @@ pub fn connect(agent: &Agent) -> TcpStream {
 /// Scrapes an agent, and reads what it tells.
 #[track_caller]
 pub fn scrape(agent: &Agent) -> Values {
-    let mut socket = connect(agent);
-    socket.write_all(ASK).unwrap();
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
+    let end = Instant::now() + PATIENCE;
+    let answer = loop {
+        let (mut socket, mut answer) = (connect(agent), String::new());
+        // The agent cuts connections where too many wait, as others do on a busy machine.
+        match socket.write_all(ASK).and_then(|()| socket.read_to_string(&mut answer)) {
+            Ok(1..) => break answer,
+            cut => assert!(Instant::now() < end, "{cut:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
     let (head, text) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     parse(text)

@@ -216,8 +216,13 @@ impl World {
 
     /// Dials a session with an agent, for a test that may say anything.
     pub fn session(&self, name: &str, to: &Node) -> Arc<Dialer> {
+        self.session_at(name, to.peers.port())
+    }
+
+    /// Dials a session with the agent at a port, again and again while a busy machine does not shake hands in time.
+    pub fn session_at(&self, name: &str, port: u16) -> Arc<Dialer> {
         let settings = DialerSettings {
-            to: vec![SocketAddr::from(([127, 0, 0, 1], to.peers.port()))],
+            to: vec![SocketAddr::from(([127, 0, 0, 1], port))],
             host: None,
             addresses: loopback(),
             connections: WantedConnections::Fixed(1),
@@ -225,7 +230,14 @@ impl World {
             plain_data: false,
             outage: Duration::from_secs(60),
         };
-        Dialer::start(settings, &self.identity(name)).unwrap().0
+        let (identity, end) = (self.identity(name), Instant::now() + PATIENCE);
+        loop {
+            match Dialer::start(settings.clone(), &identity) {
+                Ok((dialer, _)) => return dialer,
+                Err(error) => assert!(Instant::now() < end, "{}", chain(&error)),
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 

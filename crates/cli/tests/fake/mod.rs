@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,13 +20,15 @@ use skein_api::{
 };
 
 /// After this a wait is given up.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// What the agent does in answer to a request, one act after the other.
 pub enum Act {
     Say(Reply),
     Raw(&'static [u8]),
     Wait(Duration),
+    /// Waits until the test says so.
+    Go(Receiver<()>),
     /// Stops listening for this time.
     Restart(Duration),
     /// Waits until the other end closes the connection.
@@ -140,6 +143,10 @@ fn play(act: Act, stream: &mut UnixStream, listener: &mut Option<UnixListener>, 
         Act::Say(reply) => drop(write_line(stream, &reply)),
         Act::Raw(bytes) => drop(stream.write_all(bytes)),
         Act::Wait(time) => std::thread::sleep(time),
+        Act::Go(go) => {
+            // A test that failed says nothing more.
+            let _ = go.recv_timeout(DEADLINE);
+        }
         Act::Restart(time) => {
             let _ = stream.shutdown(std::net::Shutdown::Both);
             drop(listener.take());

@@ -113,6 +113,7 @@ async fn send_gigabyte(cluster: &TestCluster, controller: &TestController, heade
 async fn a_body_of_a_gigabyte_is_refused_early() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
+    until("it leads", async || controller.driver.leads().then_some(())).await;
     let spaces = vec![b' '; 1 << 20];
     let sent = send_gigabyte(&cluster, &controller, "Content-Length: 1073741824", &spaces).await;
     assert!(sent < 64 << 20, "{sent} bytes were taken");
@@ -145,7 +146,9 @@ async fn a_thousand_clients_with_wrong_tokens_harm_nobody() {
         }
     }
     assert!(counts.keys().all(|status| [401, 429].contains(status)), "{counts:?}");
-    assert!(counts[&401] <= 20 && counts[&429] > 100, "{counts:?}");
+    // A connection that gave way to a later one has no status here, also where a 401 was on its way.
+    let of = |status: u16| counts.get(&status).copied().unwrap_or(0);
+    assert!(of(401) <= 20 && of(429) > 100, "{counts:?}");
     // The right token goes on, from the same address, and the host was never lost.
     let status = all_seen(&admin, 1, 1).await;
     assert_eq!(status.hosts.lost, 0);

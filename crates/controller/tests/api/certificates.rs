@@ -8,7 +8,7 @@ use skein_api::cluster::{AuditRecord, ClusterStatus, Contact, Host, JoinTicket, 
 use skein_controller::client::Client;
 use skein_controller::signer::Signer;
 use skein_identity::{
-    CertificateDer, ClusterCa, ControllerIdentity, ControllerNames, Identity, IdentityRequest, JoinToken, Validity,
+    CertificateDer, ClusterCa, ControllerNames, Identity, IdentityRequest, JoinToken, Validity,
     controller_client_config, controller_name, parse_pem,
 };
 
@@ -191,8 +191,8 @@ async fn a_controllers_own_certificate_is_renewed_while_it_serves() {
     ca.issue_controller(&names, ended).unwrap().save(&at).unwrap();
     let old = parse_pem(&std::fs::read(at.join("controller.pem")).unwrap()).unwrap().swap_remove(0);
     assert!(Signer::new(None, HOUR).load_identity(&at).is_err());
-    // It has ended while the controller was off.
-    let signer = Signer::new(Some(ca), Duration::from_secs(3));
+    // It has ended while the controller was off. The next ones last for so long that a busy machine reads them in time.
+    let signer = Signer::new(Some(ca), Duration::from_secs(8));
     let identity = signer.load_identity(&at).unwrap();
     assert_ne!(identity.chain()[0], old);
     let mut seen = vec![identity.chain()[0].clone()];
@@ -211,7 +211,10 @@ async fn a_controllers_own_certificate_is_renewed_while_it_serves() {
         () = watching => {}
         () = tokio::time::sleep(LONG) => panic!("it is not renewed"),
     }
-    assert_eq!(ControllerIdentity::load(&at).unwrap().chain()[0], identity.chain()[0]);
+    // The file alone is read, as the certificate may have ended on a busy machine.
+    let kept = parse_pem(&std::fs::read(at.join("controller.pem")).unwrap()).unwrap().swap_remove(0);
+    assert_eq!(kept, identity.chain()[0]);
+    assert_eq!(signer.load_identity(&at).unwrap().name(), "c1");
 }
 
 /// Returns the certificate that a controller shows.
@@ -245,7 +248,12 @@ async fn a_host_whose_certificate_has_ended_joins_by_a_ticket_for_its_name() {
     host(&admin, "alpha").await;
     drop(agent);
     let joined = async |ticket: &str| {
-        let ticket: JoinTicket = send(&admin, Method::POST, "/api/v1/tickets", ticket).await.json().unwrap();
+        let made = send(&admin, Method::POST, "/api/v1/tickets", ticket).await;
+        // There is no ticket for a host whose agent is here, or is not known to be gone yet.
+        if made.status != 201 {
+            return made;
+        }
+        let ticket: JoinTicket = made.json().unwrap();
         let token: JoinToken = ticket.token.parse().unwrap();
         let request = IdentityRequest::new("alpha").unwrap().pem().unwrap();
         let ask = serde_json::json!({"host": "alpha", "token": token.to_string(), "signing_request": request});

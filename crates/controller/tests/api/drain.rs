@@ -14,7 +14,13 @@ pub async fn all_seen(client: &Client, hosts: u32, vms: u32) -> ClusterStatus {
     until("all is seen", async || {
         let answer = client.send(Method::GET, "/api/v1/cluster", &[], None).await.ok()?;
         let status: ClusterStatus = answer.json().ok()?;
-        (status.hosts.online == hosts && status.vms.running == vms).then_some(status)
+        if (status.hosts.online, status.vms.running) != (hosts, vms) {
+            return None;
+        }
+        // A host is online from its agent's first word on. What the host is comes with the first report.
+        let known = client.send(Method::GET, "/api/v1/hosts?limit=500", &[], None).await.ok()?;
+        let known: Page<Host> = known.json().ok()?;
+        (known.items.iter().filter(|host| host.cpus.is_some()).count() >= hosts as usize).then_some(status)
     })
     .await
 }

@@ -16,7 +16,7 @@ use skein_api::{
 use skein_identity::{ClusterCa, Identity, Validity, controller_client_config, controller_name};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -89,9 +89,16 @@ impl World {
         self.hosts.lock().get(host).map(|host| host.turned_away.clone()).unwrap_or_default()
     }
 
-    /// Has a host's agent ask for another certificate.
+    /// Has a host's agent ask for another certificate. What it was answered before is forgotten.
     pub fn ask_renewal(&self, host: &str) {
-        self.hosts.lock().entry(host.into()).or_default().asks_renewal = true;
+        let mut hosts = self.hosts.lock();
+        let state = hosts.entry(host.into()).or_default();
+        (state.asks_renewal, state.renewed) = (true, None);
+    }
+
+    /// Returns whether a host's agent is to ask for another certificate, once.
+    fn is_to_renew(&self, host: &str) -> bool {
+        self.hosts.lock().get_mut(host).is_some_and(|host| std::mem::take(&mut host.asks_renewal))
     }
 
     /// Returns what a host's agent was answered, once.
@@ -276,13 +283,7 @@ impl World {
 
 /// An agent that runs until this is dropped.
 pub struct FakeAgent {
-    task: JoinHandle<()>,
-}
-
-impl Drop for FakeAgent {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    links: JoinSet<()>,
 }
 
 impl FakeAgent {
@@ -293,28 +294,28 @@ impl FakeAgent {
 
     /// Starts the agent of a host with this identity.
     pub fn start_as(identity: &Identity, world: &Arc<World>, controllers: Vec<SocketAddr>) -> FakeAgent {
-        let host = identity.host();
         let connector = TlsConnector::from(controller_client_config(identity).unwrap());
-        let (world, host) = (world.clone(), host.to_owned());
-        let task = tokio::spawn(async move {
-            let mut links = tokio::task::JoinSet::new();
-            for address in controllers {
-                let (world, host, connector) = (world.clone(), host.clone(), connector.clone());
-                links.spawn(async move {
-                    loop {
-                        if let Ok(socket) = TcpStream::connect(address).await
-                            && let Ok(stream) = connector.connect(controller_name(), socket).await
-                        {
-                            // Whatever ends a connection, the next begins soon.
-                            let _ = link(&world, &host, stream).await;
-                        }
-                        tokio::time::sleep(Duration::from_millis(200)).await;
+        let mut links = JoinSet::<()>::new();
+        for address in controllers {
+            let (world, host, connector) = (world.clone(), identity.host().to_owned(), connector.clone());
+            links.spawn(async move {
+                loop {
+                    if let Ok(socket) = TcpStream::connect(address).await
+                        && let Ok(stream) = connector.connect(controller_name(), socket).await
+                    {
+                        // Whatever ends a connection, the next begins soon.
+                        let _ = link(&world, &host, stream).await;
                     }
-                });
-            }
-            while links.join_next().await.is_some() {}
-        });
-        FakeAgent { task }
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+            });
+        }
+        FakeAgent { links }
+    }
+
+    /// Ends the agent, and waits for the end: after this the agent sends nothing. A drop only begins the end.
+    pub async fn end(mut self) {
+        self.links.shutdown().await;
     }
 }
 
@@ -332,7 +333,7 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
         moves_off: true,
     };
     send(&mut writer, &ToController::Hello(hello)).await?;
-    let (mut sequence, mut told) = (0, BTreeSet::new());
+    let (mut sequence, mut told, mut is_taken) = (0, BTreeSet::new(), false);
     let mut reports = tokio::time::interval(Duration::from_millis(150));
     loop {
         let line = tokio::select! {
@@ -340,20 +341,7 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
                 sequence += 1;
                 let report = world.report(host, sequence, &mut told);
                 send(&mut writer, &ToController::Report(Box::new(report))).await?;
-                let asked = std::mem::take(&mut world.hosts.lock().entry(host.into()).or_default().asks_by_hand);
-                for question in asked {
-                    send(&mut writer, &question).await?;
-                }
-                let asks = std::mem::take(&mut world.hosts.lock().entry(host.into()).or_default().asks_renewal);
-                if asks {
-                    // Twice at once is answered as once.
-                    for _ in 0..2 {
-                        send(&mut writer, &ToController::Renew).await?;
-                    }
-                }
-                for sample in world.samples(host) {
-                    send(&mut writer, &ToController::Sample(Box::new(sample))).await?;
-                }
+                ask(&mut writer, world, host, is_taken).await?;
                 continue;
             }
             line = lines.next_line() => line?,
@@ -404,16 +392,44 @@ async fn link(world: &Arc<World>, host: &str, stream: TlsStream<TcpStream>) -> s
                 let reply = Box::new(world.console(host, *request));
                 send(&mut writer, &ToController::Seen { look, reply }).await?;
             }
-            ToAgent::Welcome(_) | ToAgent::Heard { .. } | ToAgent::Other => {}
+            ToAgent::Welcome(_) => is_taken = true,
+            ToAgent::Heard { .. } | ToAgent::Other => {}
         }
     }
 }
 
+/// Sends what the agent is to ask, and a sample of each migration that is watched.
+async fn ask(
+    writer: &mut (impl AsyncWriteExt + Unpin),
+    world: &World,
+    host: &str,
+    is_taken: bool,
+) -> std::io::Result<()> {
+    let asked = std::mem::take(&mut world.hosts.lock().entry(host.into()).or_default().asks_by_hand);
+    for question in asked {
+        send(writer, &question).await?;
+    }
+    // A connection that is being refused gets no answer.
+    if is_taken && world.is_to_renew(host) {
+        // Twice at once is answered as once. In one write both lines are there before the first is taken.
+        writer.write_all(&bytes(&ToController::Renew)?.repeat(2)).await?;
+        writer.flush().await?;
+    }
+    for sample in world.samples(host) {
+        send(writer, &ToController::Sample(Box::new(sample))).await?;
+    }
+    Ok(())
+}
+
 async fn send(writer: &mut (impl AsyncWriteExt + Unpin), line: &ToController) -> std::io::Result<()> {
+    writer.write_all(&bytes(line)?).await?;
+    writer.flush().await
+}
+
+fn bytes(line: &ToController) -> std::io::Result<Vec<u8>> {
     let mut bytes = serde_json::to_vec(line)?;
     bytes.push(b'\n');
-    writer.write_all(&bytes).await?;
-    writer.flush().await
+    Ok(bytes)
 }
 
 fn vm_view(name: &str, state: VmState) -> VmView {

@@ -44,7 +44,7 @@ async fn a_lost_host_is_switched_off_and_its_guests_start_elsewhere() {
     set_device(&admin, "alpha").await;
 
     // The host dies: its guests with it, and no word of it.
-    drop(alpha);
+    alpha.end().await;
     cluster.world.end_vms("alpha");
     let failover =
         until("the failover", async || newest(&admin, |kind| matches!(kind, OperationKind::Failover { .. })).await)
@@ -77,7 +77,7 @@ async fn a_device_that_fails_is_told_and_a_persons_word_does_as_well() {
     cluster.devices.set("http://alpha", |device| device.is_broken = true);
     let reports = send(&admin, Method::POST, "/api/v1/hosts/alpha/fence", "").await;
     assert_eq!(reports.status, 409, "a host that reports is not switched off");
-    drop(alpha);
+    alpha.end().await;
     cluster.world.end_vms("alpha");
     let told = until("it is told", async || {
         let status: ClusterStatus = get(&admin, "/api/v1/cluster").await;

@@ -17,7 +17,8 @@ type Values = BTreeMap<String, f64>;
 
 fn serve(of: &TestController) -> (ScrapeServer, SocketAddr) {
     let signer = Arc::new(Signer::new(None, Duration::from_secs(86_400)));
-    let address = "127.0.0.1:0".parse().unwrap();
+    // No other test listens at this address, so nobody takes the port once it is let go.
+    let address = "127.77.0.3:0".parse().unwrap();
     let server = serve_metrics(&address, &of.driver, signer, of.identity.clone()).unwrap();
     let ScrapeAddress::Tcp(address) = server.address().clone() else { unreachable!() };
     (server, address)
@@ -65,6 +66,7 @@ async fn both_controllers_tell_what_they_see() {
     until("the first leads", async || first.driver.leads().then_some(())).await;
     let second = cluster.start("c2").await;
     until("the second follows", async || second.driver.leader().map(drop)).await;
+    until("the first knows the second", async || (first.driver.members().len() == 2).then_some(())).await;
     let _agents = ["alpha", "beta"].map(|host| cluster.agent(host, &[&first, &second]));
     let client = cluster.client(&first, "operator");
     all_seen(&client, 2, 3).await;

@@ -87,7 +87,9 @@ impl TestCluster {
         let address = listener.local_addr().unwrap();
         let (url, at) = (format!("https://{address}"), address.to_string());
         let member = Member { name: name.into(), url, address: at };
-        let times = ElectionTimes { lease: Duration::from_secs(3), ..ElectionTimes::default() };
+        // No test waits for these times to run out, and on a busy machine they do not.
+        let times = ElectionTimes { lease: LONG / 3, ..ElectionTimes::default() };
+        let server = ServerSettings { report_period: LONG / 3, handshake: LONG, ..server };
         let (store, store_kind) = (self.store.clone(), StoreKind::Memory);
         let fencing = self.devices.clone();
         let settings = DriverSettings { member, store, store_kind, fencing, core, times, boot: boot_clock() };

@@ -30,9 +30,9 @@ use crate::{LocalEnd, StreamContent};
 
 /// Bounds every wait of a test.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Bounds the wait for an end that comes at once, on a busy machine, too. It is far below what a session waits for a
-/// peer that is gone.
-const AT_ONCE: Duration = Duration::from_secs(3);
+/// Bounds the wait for an end that comes at once, on a busy machine, too. A session, whose time passes slowly in tests,
+/// waits longer for a peer that is gone.
+const AT_ONCE: Duration = Duration::from_secs(15);
 /// Says how many data connections each path has.
 const DATA_CONNECTIONS: usize = 2;
 /// Says how many queues each NIC has.
@@ -210,6 +210,11 @@ impl Joined {
 
 impl Drop for Joined {
     fn drop(&mut self) {
+        // Goodbyes wait for what is stalled.
+        for path in 0..3 {
+            self.hosts.mend(path);
+            self.hosts.resume(path);
+        }
         self.dialer.stop("the test is over");
         self.acceptor.stop("the test is over");
     }
@@ -221,6 +226,17 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Waits until neither end has a path. Time runs ahead where a path is left: elsewhere the session would end.
+fn wait_for_loss(joined: &Joined) {
+    wait_until("no path is left", || {
+        let ends = joined.ends().into_iter();
+        let left: Vec<&Arc<RunningSession>> = ends.filter(|live| !live.snapshot().paths.is_empty()).collect();
+        left.iter().for_each(|live| live.skip(Duration::from_millis(500)));
+        thread::sleep(Duration::from_millis(20));
+        left.is_empty()
+    });
 }
 
 /// Waits for a session's end. Returns the reason, and how long the end took.

@@ -38,19 +38,34 @@ fn carried(joined: &Joined) -> Vec<u64> {
     (0..3).map(sent).zip(before).map(|(now, before)| now.saturating_sub(before)).collect()
 }
 
+/// Tests that the wanted connections are there, and that data goes as it is to. There are several tries: a path that
+/// stalls for a moment leaves its small frames to others, and a path that is dialled anew counts anew.
+fn assert_carried(joined: &Joined, wanted: [usize; 3], is_so: impl Fn(&[u64]) -> bool) {
+    let mut all = Vec::new();
+    for _ in 0..5 {
+        wait_until("data goes where it is to", || data_connections(joined) == wanted);
+        let carried = carried(joined);
+        if is_so(&carried) {
+            return;
+        }
+        all.push(carried);
+    }
+    panic!("{all:?}");
+}
+
 /// Tests that it does not matter which end excludes a network, nor that the session began on it.
 #[test]
 fn an_excluded_network_carries_no_data() {
     let excluding = || Addresses { excluded: vec!["10.0.0.0/24".parse().unwrap()], ..Addresses::default() };
     for addresses in [[Addresses::default(), excluding()], [excluding(), Addresses::default()]] {
         let joined = begin(addresses);
-        wait_until("the others carry data", || data_connections(&joined) == [0, DATA_CONNECTIONS, DATA_CONNECTIONS]);
-        let carried = carried(&joined);
         // How the two share the data depends on which threads a busy machine lets run.
-        assert!(carried[0] < SMALL && carried[1] + carried[2] > 2 * BYTES as u64, "{carried:?}");
-        let snapshot = joined.dialer.live().snapshot();
-        let excluded = snapshot.paths.iter().find(|up| up.info.local.ip() == ip(0, 1)).unwrap();
-        assert!(excluded.carries.contains("excluded"), "{excluded:?}");
+        let is_shared = |of: &[u64]| of[0] < SMALL && of[1] + of[2] > 2 * BYTES as u64;
+        assert_carried(&joined, [0, DATA_CONNECTIONS, DATA_CONNECTIONS], is_shared);
+        wait_until("it is told why", || {
+            let is_told = |up: &crate::PathSnapshot| up.info.local.ip() == ip(0, 1) && up.carries.contains("excluded");
+            joined.dialer.live().snapshot().paths.iter().any(is_told)
+        });
         // Not even when no other path is left.
         joined.hosts.cut(1);
         joined.hosts.cut(2);
@@ -61,7 +76,8 @@ fn an_excluded_network_carries_no_data() {
             joined.dialer.live().snapshot().paths.iter().filter(usable).all(|up| up.info.local.ip() == ip(0, 1))
         });
         thread::sleep(Duration::from_secs(1));
-        assert_eq!(data_connections(&joined)[0], 0);
+        // The path is there without connections for data, or was given up for a moment.
+        assert!([0, usize::MAX].contains(&data_connections(&joined)[0]));
     }
 }
 
@@ -84,10 +100,17 @@ fn data_that_no_network_may_carry_ends_the_session_after_the_outage() {
         });
         let sockets = joined.connect(sends);
         let writing = write_on(&sockets[sends]);
+        let is_prompt = |live: &RunningSession| {
+            let paths = live.snapshot().paths;
+            live.ended().is_none() && paths.len() == 2 && paths.iter().all(|path| path.status.usable)
+        };
         let waits = || {
-            // Pings are answered in real time.
+            // Pings are answered in real time. While an answer is late, or a goodbye is on its way, time does not run
+            // ahead.
             thread::sleep(Duration::from_millis(5));
-            ends.iter().for_each(|live| live.skip(Duration::from_millis(50)));
+            if ends.iter().all(|live| is_prompt(live)) {
+                ends.iter().for_each(|live| live.skip(Duration::from_millis(50)));
+            }
             ends.iter().all(|live| live.ended().is_some())
         };
         wait_until("the session is called off", waits);
@@ -105,10 +128,8 @@ fn data_that_no_network_may_carry_ends_the_session_after_the_outage() {
 fn a_preferred_network_carries_all_data_while_it_is_there() {
     let preferring = Addresses { preferred: vec!["10.0.1.0/24".parse().unwrap()], ..Addresses::default() };
     let joined = begin([preferring, Addresses::default()]);
-    let is_preferred = |joined: &Joined| data_connections(joined) == [0, DATA_CONNECTIONS, 0];
-    wait_until("the preferred carries data", || is_preferred(&joined));
-    let carried = carried(&joined);
-    assert!(carried[0] < SMALL && carried[1] > BYTES as u64 && carried[2] < SMALL, "{carried:?}");
+    let preferred = [0, DATA_CONNECTIONS, 0];
+    assert_carried(&joined, preferred, |of| of[0] < SMALL && of[1] > BYTES as u64 && of[2] < SMALL);
     // What goes over it when it is lost goes over the others.
     let [here, mut there] = joined.connect(0);
     let data = pattern(BYTES);
@@ -125,7 +146,7 @@ fn a_preferred_network_carries_all_data_while_it_is_there() {
     assert!(received == data);
     writing.join().unwrap();
     joined.hosts.mend(1);
-    wait_until("the preferred carries data again", || is_preferred(&joined));
+    wait_until("the preferred carries data again", || data_connections(&joined) == preferred);
 }
 
 /// Tests that queues at both ends decide how many connections there are, and that nothing is lost where they get fewer.
@@ -143,7 +164,9 @@ fn paths_have_as_many_connections_as_queues_at_both_ends_are_worth() {
     told([QUEUES, 1]);
     have([4, 2]);
     assert!(!joined.dialer.needs_remote_queues());
-    let words: Vec<String> = joined.dialer.live().snapshot().paths.into_iter().map(|path| path.connections).collect();
+    let paths = joined.dialer.live().snapshot().paths.into_iter();
+    let words: BTreeMap<String, String> = paths.map(|path| (path.info.nic, path.connections)).collect();
+    let words: Vec<String> = words.into_values().collect();
     assert_eq!(words, ["4: the NICs have 8 queues or more at both ends", "2: a NIC has one queue"]);
     let [here, mut there] = joined.connect(0);
     let data = pattern(BYTES);

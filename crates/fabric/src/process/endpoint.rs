@@ -21,8 +21,11 @@ use crate::memory::SharedMemory;
 
 /// How many operations other than receives are under way at most.
 const OPERATIONS_MAX: usize = 512;
-/// How long the process has for an answer: to load the library and to open a device, or to lock memory.
-const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// How long the process has to start, to load the library and to open a device. A test's program may start slowly on a
+/// busy machine.
+const OPEN_TIME: Duration = Duration::from_secs(if cfg!(any(test, feature = "fake")) { 60 } else { 10 });
+/// How long the process has for any other answer: to lock memory, for instance.
+const ANSWER_TIME: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 10 });
 /// How long the process has to come to rest.
 const REST_TIME: Duration = Duration::from_millis(500);
 /// How long the process has to close the endpoint.
@@ -30,9 +33,9 @@ const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// How often who waits for an answer looks whether another thread has received that.
 const ANSWER_CHECK: Duration = Duration::from_millis(5);
 /// How often the process is asked whether it lives, and how long it has for that answer: a library that hangs answers
-/// nothing.
+/// nothing. In tests a busy machine may keep the process waiting.
 const PING_PERIOD: Duration = Duration::from_secs(1);
-const HANG_TIME: Duration = Duration::from_secs(5);
+const HANG_TIME: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 5 });
 /// How long the process has to let go of an endpoint that is dropped, and of one that is closed: nothing can be written
 /// by that any more, and to let go of a guest's memory takes tens of ms for a GiB. The process has others' endpoints,
 /// so it is not killed for that lightly.
@@ -186,7 +189,7 @@ impl ProcessEndpoint {
             is_closed: AtomicBool::new(false),
             waker: waker.map_err(|error| FabricError::Process(format!("cannot be heard: {error}")))?,
         };
-        match endpoint.link.ask(&Request::Open { providers: providers.to_vec(), at }, None, ANSWER_TIME)? {
+        match endpoint.link.ask(&Request::Open { providers: providers.to_vec(), at }, None, OPEN_TIME)? {
             Reply::Opened { abilities, name } => {
                 (endpoint.abilities, endpoint.name) = (abilities, name);
                 Ok(Some(endpoint))

@@ -117,6 +117,12 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo stuck; exec sleep 60"]);
         let (process, log) = spawn_command_detached(command, &qmp, &path).unwrap();
+        // Waits for the shell's word, which may take longer on a busy machine than the deadline below.
+        let end = Instant::now() + Duration::from_secs(50);
+        while log.tail() != "stuck" {
+            assert!(Instant::now() < end, "{}", log.tail());
+            std::thread::sleep(Duration::from_millis(5));
+        }
         // A QEMU that has not come to its main loop does so, too: it listens, and does not accept.
         let listener = listening(&qmp);
         let since = Instant::now();

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::qmp::monitor::Monitor;
 
-const SECOND: Duration = Duration::from_secs(1);
+/// Bounds the wait for a fake's answers, also on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
 
 /// Returns a QEMU that has `serve` answer each request after the first: command, id, where to.
 pub(crate) fn fake(mut serve: impl FnMut(&str, u64, &mut UnixStream) + Send + 'static) -> Monitor {
@@ -34,5 +35,5 @@ pub(crate) fn fake_of(
             }
         }
     });
-    Monitor::negotiate(ours, SECOND).unwrap()
+    Monitor::negotiate(ours, SOON).unwrap()
 }

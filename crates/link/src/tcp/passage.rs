@@ -127,10 +127,9 @@ mod tests {
             accepted.write_all(&probe[..answered]).unwrap();
             (answered > 0).then_some(accepted)
         });
-        let result = match answered {
-            0 => send_probe(&socket, &[0; 1000], Duration::from_secs(5)),
-            _ => send_probe(&socket, &[0; 1000], Duration::from_millis(300)),
-        };
+        // Only what never comes whole is waited for to the end. The thread may be late on a busy machine.
+        let patience = if answered == 999 { Duration::from_millis(300) } else { Duration::from_secs(60) };
+        let result = send_probe(&socket, &[0; 1000], patience);
         drop(answering.join().unwrap());
         result
     }

@@ -306,7 +306,7 @@ mod tests {
     use crate::tcp::dial::dial;
     use crate::tcp::listeners::Listener;
 
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     fn sockets() -> (Arc<SharedSocket>, Arc<SharedSocket>) {
         sockets_at("127.0.0.1".parse().unwrap())

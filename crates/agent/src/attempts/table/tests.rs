@@ -38,6 +38,8 @@ struct FakeState {
     guest: Option<ProcessId>,
     /// The time that a check takes.
     check_time: Duration,
+    /// Whether checks that have begun go on.
+    holds_checks: bool,
 }
 
 impl Starter for FakeStarter {
@@ -53,6 +55,9 @@ impl Starter for FakeStarter {
             state.check_time
         };
         thread::sleep(time);
+        while self.state.lock().holds_checks {
+            thread::sleep(SECOND / 200);
+        }
         if self.state.lock().refuses {
             return Err(Refusal { message: "the agent stops".into(), cure: String::new() });
         }
@@ -142,7 +147,7 @@ impl World {
 
     #[track_caller]
     fn wait(&self, what: &str, is: impl Fn() -> bool) {
-        let end = Instant::now() + 20 * SECOND;
+        let end = Instant::now() + 90 * SECOND;
         while !is() {
             assert!(Instant::now() < end, "not in time: {what}");
             thread::sleep(SECOND / 200);
@@ -250,8 +255,8 @@ fn another_guest_of_the_same_name_is_not_moved() {
     let world = World::new();
     world.starter.state.lock().guest = Some(ProcessId { pid: 7, started: 1 });
     let first = world.begin(5, None);
-    world.fail(first.migration);
     world.starter.state.lock().guest = Some(ProcessId { pid: 7, started: 2 });
+    world.fail(first.migration);
     let over = |standing| matches!(standing, Some(Standing::Over(_, AttemptsEnd::Refused(_))));
     world.wait("the end", || over(world.table.standing(first.key)));
     assert_eq!((world.begun(), world.starter.state.lock().checks), (1, 1));
@@ -318,11 +323,16 @@ fn an_attempt_that_was_written_down_and_not_begun_is_made_by_the_next_agent() {
 fn an_attempt_that_is_checked_while_the_agent_stops_is_made_by_the_next_one() {
     let mut world = World::new();
     let first = world.begin(1, None);
-    world.starter.state.lock().check_time = SECOND / 2;
+    world.starter.state.lock().holds_checks = true;
     world.fail(first.migration);
-    world.wait("the check", || world.table.attempt(first.migration).unwrap().next_in_ms == Some(0));
-    world.starter.state.lock().refuses = true;
+    world.wait("the check", || world.starter.state.lock().checks == 2);
+    assert_eq!(world.table.attempt(first.migration).unwrap().next_in_ms, Some(0));
+    // The check ends when the agent surely stops.
     world.table.stop();
+    {
+        let mut state = world.starter.state.lock();
+        (state.refuses, state.holds_checks) = (true, false);
+    }
     let shared = world.table.shared.clone();
     world.wait("the end of the check", || shared.beginning.load(Ordering::SeqCst) == 0);
     world.starter.state.lock().refuses = false;
