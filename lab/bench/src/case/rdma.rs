@@ -81,14 +81,11 @@ fn copies() -> Vec<Case> {
 }
 
 fn evacuation() -> Vec<Case> {
-    // Six guests at once, both hosts and all their QEMUs share the cores of one machine: faster links would measure how
-    // its scheduler shares these.
-    let slow = links(&[Some(200), Some(200)]);
-    let alone = || Scene { name: "alone", ..stage(slow.clone(), idle(448, 320), &[SkeinAgentsRdma]) };
+    let alone = || Scene { name: "alone", ..stage(narrow(), idle(448, 320), &[SkeinAgentsRdma]) };
     let six = Scene { name: "six", moves: Moves::Together(6), ..alone() };
     let case = case(
         "rdma-evacuate",
-        "Six guests leave a host at once over rails of libfabric's provider for TCP on two NICs of 200 Mb/s.",
+        "Six guests leave a host at once over rails of libfabric's provider for TCP on two NICs of 400 Mb/s.",
         &[six, alone()],
         &[FinishNearMean { stage: "six", share: 0.1 }, CpuOfStage { stage: "six", other: "alone", at_most: 1.1 }],
     );
