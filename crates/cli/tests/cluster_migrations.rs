@@ -58,6 +58,12 @@ fn migrations_of_other_hosts_are_listed_and_shown_through_a_controller() {
         let new = Migration::new(MigrationId(0x4f1c_a3b2_0d5e_6677), "db1", role, "hosta", "hostb");
         Migration { outcome, downtime_ms, ..new }
     };
+    let moving = |name: &str, id: &str| {
+        let mut vm = serde_json::to_value(vm(name, "running")).unwrap();
+        vm["migration"] = held();
+        (vm["migration"]["vm"], vm["migration"]["id"]) = (json!(name), json!(id));
+        vm
+    };
     let shows = AtomicUsize::new(0);
     let user = User::logged_in(move |asked, _| match asked.what.split('?').next().unwrap() {
         "GET /api/v1/migrations/4f1ca3b20d5e6677" => {
@@ -72,17 +78,25 @@ fn migrations_of_other_hosts_are_listed_and_shown_through_a_controller() {
             let of = asked.what.split("vm=").nth(1).map(|rest| rest.split('&').next().unwrap().to_owned());
             page(all.into_iter().filter(|one| of.as_ref().is_none_or(|vm| one["vm"] == **vm)).collect())
         }
+        "GET /api/v1/vms" => page(vec![moving("db1", "4f1ca3b20d5e6677"), moving("web1", "4f1cb00000000000")]),
+        "GET /api/v1/vms/4f1c" => Answer::refused(404, "there is no VM '4f1c'", ""),
         other => panic!("{other}"),
     });
-    let listed = user.shown(&["migration", "list"]).exits(0);
+    let listed = user.run(&["migration", "list"]).exits(0);
     listed.says("4f1ca3b20d5e6677").says("hosta").says("moved").says("17-000042");
     let json = |args: &[&str]| serde_json::from_str::<Value>(&user.run(args).exits(0).out).unwrap();
-    assert_eq!(json(&["migration", "list", "--cluster", "--json"])[0]["vm"], "db1");
+    assert_eq!(json(&["migration", "list", "--cluster", "--json"])[1]["vm"], "db1");
     user.run(&["migration", "show", "db1"]).exits(0).says("migration 4f1ca3b20d5e6677").says("told by   the source");
     let shown = json(&["migration", "show", "4f1ca", "--json"]);
     assert_eq!((&shown["role"], &shown["downtime_ms"]), (&json!("target"), &json!(55)), "the source did not tell");
     user.run(&["migration", "show", "4f1c"]).exits(1).complains("begins the ids of 2 migrations");
     user.run(&["migration", "show", "nobody"]).exits(1).complains("no host of the cluster tells of a migration");
+    // Nobody's migration is called off by a slip.
+    user.run(&["migration", "cancel", "4f1c"]).exits(1).complains("begins the ids of several migrations");
+    for asked in ["show", "cancel"] {
+        user.run(&["migration", asked, ""]).exits(1).complains("an empty id names no migration");
+    }
+    user.run(&["migration", "watch", "db1", "--cluster"]).exits(1).complains("are for a host's own agent");
 }
 
 #[test]
@@ -120,7 +134,9 @@ fn a_migration_is_held_limited_switched_and_called_off_through_a_controller() {
     user.run(&["migration", "limit", "db1", "100Mbit/s"]).exits(0).says("The migration of db1");
     user.run(&["migration", "cancel", "db1", "--json"]).exits(0).says("\"target\": \"hostb\"");
     user.run(&["migration", "cancel", "web1"]).exits(1).complains("knows no migration 'web1' that is under way");
-    let bodies: Vec<String> = user.controller.asked().into_iter().map(|asked| asked.body).collect();
+    let asked = user.controller.asked();
+    assert!(asked.iter().any(|asked| asked.what.ends_with("/migration/cancel?id=4f1ca3b20d5e6677")), "{asked:?}");
+    let bodies: Vec<String> = asked.into_iter().map(|asked| asked.body).collect();
     assert!(bodies.iter().any(|body| body.contains("\"deadline_s\":300")), "{bodies:?}");
     assert!(bodies.iter().any(|body| body.contains("\"rate_bits_per_s\":100000000")), "{bodies:?}");
 }

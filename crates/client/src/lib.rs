@@ -9,5 +9,5 @@ mod controller;
 pub use agent::{CallError, Client, Conversation};
 pub use controller::{
     BadUrl, ControllerClient, ControllerError, ControllerUrl, Credentials, DEFAULT_CONTROLLER_PORT, Events, Items,
-    Login, LoginError, Settings, TlsConnector, TlsTransport, random_key,
+    Login, LoginError, Moving, Settings, TlsConnector, TlsTransport, random_key,
 };

@@ -62,6 +62,8 @@ struct Recorded {
     /// Counts the samples.
     number: u64,
     series: Series,
+    /// Whether the series goes on from what was kept.
+    is_resumed: bool,
     time_left: TimeLeftWatch,
     begun: Instant,
     /// Since when the migration is over.
@@ -186,14 +188,18 @@ impl Recorder {
     fn add(&self, id: MigrationId, migration: Migration, busy: &HostSample, now: Instant, is_over: bool) {
         let sample = MigrationSample { at: wall_ms(), migration, host: busy.clone(), forecast: None };
         let mut state = self.state.lock();
-        let recorded = state.migrations.entry(id).or_insert_with(|| Recorded {
-            latest: Arc::new(sample.clone()),
-            number: 0,
+        let recorded = state.migrations.entry(id).or_insert_with(|| {
             // One that was over goes on where a doubt is settled: what was seen before stays.
-            series: Series::from_kept(kept::read(&self.dir, id)),
-            time_left: TimeLeftWatch::default(),
-            begun: now,
-            over: None,
+            let kept = kept::read(&self.dir, id);
+            Recorded {
+                latest: Arc::new(sample.clone()),
+                number: 0,
+                is_resumed: !kept.is_empty(),
+                series: Series::from_kept(kept),
+                time_left: TimeLeftWatch::default(),
+                begun: now,
+                over: None,
+            }
         });
         if is_held(&sample.migration) {
             // What it takes after the hold has nothing to do with the time before.
@@ -209,11 +215,14 @@ impl Recorder {
         } else {
             recorded.series.add(&sample);
         }
+        recorded.is_resumed |= recorded.over.is_some();
         recorded.over = is_over.then_some(now);
         recorded.latest = Arc::new(sample);
         let samples = is_over.then(|| recorded.series.samples().to_vec());
+        let is_resumed = recorded.is_resumed;
         drop(state);
-        if let Some(samples) = &samples {
+        // A forecast from before a doubt says nothing of how long the doubt lasts.
+        if let Some(samples) = samples.as_ref().filter(|_| !is_resumed) {
             self.forecast_errors.judge(samples);
         }
         if let Some(samples) = samples

@@ -25,6 +25,9 @@ pub struct MigrationView {
     pub elapsed_ms: u64,
     /// The phase. `None`: it is over.
     pub stage: Option<MigrationPhase>,
+    /// Whether the guest is in doubt at either end: paused, as it is not known which of them runs it.
+    #[serde(default)]
+    pub in_doubt: bool,
     /// The outcome. `None`: it is under way.
     pub outcome: Option<Outcome>,
     /// Why it was called off.
@@ -62,6 +65,7 @@ impl MigrationView {
             outcome,
             why,
             detail,
+            in_doubt: migration.in_doubt,
             downtime_ms: migration.downtime_ms,
             operation,
             copy: migration.copy.clone(),

@@ -46,8 +46,8 @@ pub struct SampledHost {
 pub struct MigrationRecord {
     /// The migration, with its events.
     pub migration: Migration,
-    /// What was seen of it, oldest first: at most [`SAMPLES_MAX`], the same time apart. The migration in each has only
-    /// what changes: phase, copy, paths, times, outcome.
+    /// What was seen of it, oldest first: at most [`SAMPLES_MAX`], the same time apart, but after a doubt. The
+    /// migration in each has only what changes: phase, copy, paths, times, outcome.
     pub samples: Vec<MigrationSample>,
 }
 

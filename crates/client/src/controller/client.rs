@@ -22,6 +22,22 @@ use super::request::{Ask, Sender, Times, encoded, json};
 use super::transport::Credentials;
 use super::url::ControllerUrl;
 
+/// A VM and the migration in which it is: if the VM is in another one by then, nothing is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Moving<'a> {
+    /// The VM's name.
+    pub vm: &'a str,
+    /// The migration's id.
+    pub id: MigrationId,
+}
+
+impl Moving<'_> {
+    /// Returns the path of something that is asked of the migration.
+    fn path(self, what: &str) -> String {
+        format!("/vms/{}/migration/{what}?id={}", encoded(self.vm), self.id)
+    }
+}
+
 /// What people set, of a host or a VM.
 #[derive(Clone, Copy, Debug)]
 pub enum Settings<'a> {
@@ -258,28 +274,32 @@ impl ControllerClient {
     }
 
     /// Has a VM switch that is held in its migration. Returns the migration as it was just before.
-    pub fn switch_migration(&self, vm: &str, request: &SwitchRequest) -> Result<VmMigration, ControllerError> {
-        self.change(&format!("/vms/{}/migration/switch", encoded(vm)), Some(request))
+    pub fn switch_migration(&self, of: Moving<'_>, request: &SwitchRequest) -> Result<VmMigration, ControllerError> {
+        self.change(&of.path("switch"), Some(request))
     }
 
     /// Limits how fast a VM's migration sends.
-    pub fn limit_migration(&self, vm: &str, request: &LimitRequest) -> Result<VmMigration, ControllerError> {
-        self.change(&format!("/vms/{}/migration/limit", encoded(vm)), Some(request))
+    pub fn limit_migration(&self, of: Moving<'_>, request: &LimitRequest) -> Result<VmMigration, ControllerError> {
+        self.change(&of.path("limit"), Some(request))
     }
 
     /// Begins a VM's migration again, so that its guest is held before it switches.
-    pub fn hold_migration(&self, vm: &str, request: &HoldOptions) -> Result<VmMigration, ControllerError> {
-        self.change(&format!("/vms/{}/migration/hold", encoded(vm)), Some(request))
+    pub fn hold_migration(&self, of: Moving<'_>, request: &HoldOptions) -> Result<VmMigration, ControllerError> {
+        self.change(&of.path("hold"), Some(request))
     }
 
     /// Begins a VM's migration again, so that its guest may be throttled.
-    pub fn throttle_migration(&self, vm: &str, request: &ThrottleRequest) -> Result<VmMigration, ControllerError> {
-        self.change(&format!("/vms/{}/migration/throttle", encoded(vm)), Some(request))
+    pub fn throttle_migration(
+        &self,
+        of: Moving<'_>,
+        request: &ThrottleRequest,
+    ) -> Result<VmMigration, ControllerError> {
+        self.change(&of.path("throttle"), Some(request))
     }
 
     /// Calls a VM's migration off.
-    pub fn cancel_migration(&self, vm: &str) -> Result<VmMigration, ControllerError> {
-        self.change(&format!("/vms/{}/migration/cancel", encoded(vm)), None::<&()>)
+    pub fn cancel_migration(&self, of: Moving<'_>) -> Result<VmMigration, ControllerError> {
+        self.change(&of.path("cancel"), None::<&()>)
     }
 
     /// Calls an operation off.

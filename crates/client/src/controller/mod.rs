@@ -20,7 +20,7 @@ mod request;
 mod transport;
 mod url;
 
-pub use client::{ControllerClient, Settings};
+pub use client::{ControllerClient, Moving, Settings};
 pub use error::ControllerError;
 pub use events::Events;
 pub use items::Items;

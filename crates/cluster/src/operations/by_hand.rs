@@ -127,7 +127,9 @@ impl Controller {
         let is_under_way = self.migration_of(&migration.vm).is_some_and(|of| of.id == migration.id);
         let operation =
             self.operation_of(&migration.vm).filter(|_| is_under_way && self.by_hand(&migration.vm).is_none());
-        MigrationView::new(migration, operation.map(str::to_owned))
+        let told = |host| self.observed.get(host).and_then(|observed| observed.migrations.get(&migration.id));
+        let in_doubt = [told(&migration.source), told(&migration.target)].into_iter().flatten().any(|end| end.in_doubt);
+        MigrationView { in_doubt, ..MigrationView::new(migration, operation.map(str::to_owned)) }
     }
 
     /// Shows the migrations from and to a host that no operation began.

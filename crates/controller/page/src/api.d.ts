@@ -2040,8 +2040,8 @@ export interface components {
             /** @description The migration, with its events. */
             migration: components["schemas"]["Migration"];
             /**
-             * @description What was seen of it, oldest first: at most [`SAMPLES_MAX`], the same time apart. The migration in each has only
-             *     what changes: phase, copy, paths, times, outcome.
+             * @description What was seen of it, oldest first: at most [`SAMPLES_MAX`], the same time apart, but after a doubt. The
+             *     migration in each has only what changes: phase, copy, paths, times, outcome.
              */
             samples: components["schemas"]["MigrationSample"][];
         };
@@ -2081,6 +2081,8 @@ export interface components {
             hold?: components["schemas"]["HoldView"] | null;
             /** @description The migration's id. */
             id: string;
+            /** @description Whether the guest is in doubt at either end: paused, as it is not known which of them runs it. */
+            in_doubt?: boolean;
             /** @description The operation that moves the VM. `None`: somebody began the migration on a host, or it is over. */
             operation?: string | null;
             outcome?: components["schemas"]["Outcome"] | null;
@@ -2690,6 +2692,8 @@ export interface components {
                 hold?: components["schemas"]["HoldView"] | null;
                 /** @description The migration's id. */
                 id: string;
+                /** @description Whether the guest is in doubt at either end: paused, as it is not known which of them runs it. */
+                in_doubt?: boolean;
                 /** @description The operation that moves the VM. `None`: somebody began the migration on a host, or it is over. */
                 operation?: string | null;
                 outcome?: components["schemas"]["Outcome"] | null;

@@ -26,6 +26,7 @@ export interface MigrationView {
   target: string;
   /** RFC 3339. */
   begun: string;
+  in_doubt?: boolean;
   /** The milliseconds from then until its outcome, or until it was last told of. */
   elapsed_ms: number;
   stage?: Stage | null;

@@ -142,10 +142,23 @@ impl ControllerArgs {
     ///
     /// No controller is configured, or a file cannot be used.
     pub fn client(&self) -> anyhow::Result<ControllerClient> {
-        let access = self.access()?.context(
-            "no controller is known here: run `skein login URL --token-file FILE`, or `skein join` on a host",
-        )?;
+        let access = self.needed()?;
         Ok(ControllerClient::new(access.urls, &access.credentials)?)
+    }
+
+    /// Returns a client that gives up `within` a time.
+    ///
+    /// # Errors
+    ///
+    /// As [`ControllerArgs::client`].
+    pub fn hasty_client(&self, within: Duration) -> anyhow::Result<ControllerClient> {
+        let access = self.needed()?;
+        Ok(ControllerClient::hasty(access.urls, &access.credentials, within)?)
+    }
+
+    fn needed(&self) -> anyhow::Result<Access> {
+        self.access()?
+            .context("no controller is known here: run `skein login URL --token-file FILE`, or `skein join` on a host")
     }
 }
 

@@ -1,29 +1,25 @@
 //! The cluster's side of `skein migration`.
 
-use std::cmp::Reverse;
-
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use skein_api::cluster::MigrationView;
-use skein_api::{Migration, MigrationId};
+use skein_api::{Migration, MigrationId, MigrationRecord};
 use skein_client::ControllerClient;
 use skein_units::duration;
 
 use super::output::Output;
 use super::screen::print_table;
 use crate::commands::local::{state_word, why_words};
-use crate::commands::text::{moment, print, print_json};
+use crate::commands::text::{clean_line, moment, print, print_json};
 
-/// Lists the migrations that the cluster's hosts tell of: the newest last.
+/// Lists the migrations that the cluster's hosts tell of: the newest first.
 pub fn list(client: &ControllerClient, output: Output) -> anyhow::Result<()> {
     let mut migrations = client.migrations(None).collect::<Result<Vec<MigrationView>, _>>()?;
-    migrations.sort_by(|a, b| (&a.begun, a.id).cmp(&(&b.begun, b.id)));
+    migrations.sort_by(|a, b| (&b.begun, b.id).cmp(&(&a.begun, a.id)));
     if output == Output::Json {
         return print_json(&migrations);
     }
     if migrations.is_empty() {
-        return print(
-            "no host tells of a migration, under way or just over; `skein migration list --local` has this host's\n",
-        );
+        return print("no host tells of a migration, under way or just over; hosts keep their own for longer\n");
     }
     let rows: Vec<_> = migrations
         .into_iter()
@@ -33,7 +29,7 @@ pub fn list(client: &ControllerClient, output: Output) -> anyhow::Result<()> {
                 migration.vm,
                 migration.source,
                 migration.target,
-                state_word(migration.outcome, false, migration.stage).to_owned(),
+                state_word(migration.outcome, migration.in_doubt, migration.stage).to_owned(),
                 moment(&migration.begun),
                 duration(migration.elapsed_ms),
                 migration.downtime_ms.map(duration).unwrap_or_default(),
@@ -46,7 +42,8 @@ pub fn list(client: &ControllerClient, output: Output) -> anyhow::Result<()> {
     print_table(head, &rows)
 }
 
-/// Returns a migration as its source knows it; as its target does, if the source does not tell.
+/// Returns a migration as its source knows it; as its target does, if the source does not tell, or the guest is in
+/// doubt at the target.
 ///
 /// # Errors
 ///
@@ -54,16 +51,26 @@ pub fn list(client: &ControllerClient, output: Output) -> anyhow::Result<()> {
 pub fn migration(client: &ControllerClient, id: &str) -> anyhow::Result<Box<Migration>> {
     let id = named(client, id)?;
     let ends = client.migration(id)?;
-    match ends.source.or(ends.target) {
-        Some(record) => Ok(Box::new(record.migration)),
-        None => bail!("neither host tells of the migration {id}: {}", ends.note),
+    let is_in_doubt = |record: &MigrationRecord| record.migration.in_doubt;
+    let (source, target) = (ends.source, ends.target);
+    let first = if target.as_ref().is_some_and(is_in_doubt) { target.or(source) } else { source.or(target) };
+    let note = clean_line(&ends.note);
+    match first {
+        None => bail!("neither host tells of the migration {id}: {note}"),
+        Some(record) => {
+            if !note.is_empty() {
+                eprintln!("skein: {note}");
+            }
+            Ok(Box::new(record.migration))
+        }
     }
 }
 
 /// Returns which migration is meant: the last one of a VM, or the one whose id begins so.
 fn named(client: &ControllerClient, id: &str) -> anyhow::Result<MigrationId> {
+    ensure!(!id.is_empty(), "an empty id names no migration");
     let of_vm = client.migrations(Some(id)).collect::<Result<Vec<_>, _>>()?;
-    if let Some(last) = of_vm.iter().max_by_key(|of| (of.outcome.is_none(), &of.begun, Reverse(of.id))) {
+    if let Some(last) = of_vm.iter().max_by_key(|of| (of.outcome.is_none(), &of.begun, of.id)) {
         return Ok(last.id);
     }
     let all = client.migrations(None).collect::<Result<Vec<_>, _>>()?;

@@ -1,13 +1,18 @@
 //! Whom a migration is asked about: this host's agent, or a controller.
 
-use anyhow::{Context, bail};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
 use skein_api::cluster::VmMigration;
-use skein_api::{Migration, Reply, Request};
-use skein_client::{CallError, ControllerClient, ControllerError};
+use skein_api::{Migration, MigrationId, Reply, Request};
+use skein_client::{CallError, ControllerClient, ControllerError, Moving};
 
 use crate::commands::cluster;
 use crate::commands::cluster::access::ViewArgs;
 use crate::commands::local::{LocalAgent, unexpected};
+
+/// How long a controller may take for what this host's agent does not know. A controller waits 8 s for a host.
+const ELSEWHERE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A migration, by who told of it.
 pub(super) enum Told {
@@ -21,8 +26,9 @@ pub(super) fn ask_anywhere(
     local: &LocalAgent,
     view: &ViewArgs,
     (id, request): (&str, &Request),
-    through: impl FnOnce(&ControllerClient, &str) -> Result<VmMigration, ControllerError>,
+    through: impl FnOnce(&ControllerClient, Moving<'_>) -> Result<VmMigration, ControllerError>,
 ) -> anyhow::Result<Told> {
+    ensure!(!id.is_empty(), "an empty id names no migration");
     if asks_agent(local, view)? {
         let refusal = match local.call(request) {
             Ok(Reply::Migration(migration)) => return Ok(Told::Agent(migration)),
@@ -36,12 +42,13 @@ pub(super) fn ask_anywhere(
         let client = view.controllers.client()?;
         let moving = moving_vm(&client, id);
         let moving = moving.with_context(|| format!("{refusal}; and nothing is known of migrations of other hosts"))?;
-        let Some(vm) = moving else { return Err(refusal.into()) };
-        return Ok(Told::Controller(Box::new(through(&client, &vm)?)));
+        let Some((vm, id)) = moving else { return Err(refusal.into()) };
+        let told = through(&client, Moving { vm: &vm, id }).with_context(|| refusal.to_string())?;
+        return Ok(Told::Controller(Box::new(told)));
     }
     let client = view.controllers.client()?;
     match moving_vm(&client, id)? {
-        Some(vm) => Ok(Told::Controller(Box::new(through(&client, &vm)?))),
+        Some((vm, id)) => Ok(Told::Controller(Box::new(through(&client, Moving { vm: &vm, id })?))),
         None => {
             bail!("the controller knows no migration '{id}' that is under way: see `skein migration list --cluster`")
         }
@@ -57,14 +64,17 @@ pub(super) enum Teller {
 
 /// Returns a migration as this host's agent knows it, or as a controller has it from another host.
 pub(super) fn show_anywhere(local: &LocalAgent, view: &ViewArgs, id: &str) -> anyhow::Result<(Box<Migration>, Teller)> {
-    let through = || Ok((cluster::migrations::migration(&view.controllers.client()?, id)?, Teller::Controller));
+    let told = |client: &ControllerClient| Ok((cluster::migrations::migration(client, id)?, Teller::Controller));
     if !asks_agent(local, view)? {
-        return through();
+        return told(&view.controllers.client()?);
     }
     match local.call(&Request::MigrationShow { id: id.to_owned() }) {
         Ok(Reply::Migration(migration)) => Ok((migration, Teller::ThisHost)),
         Ok(reply) => Err(unexpected(&reply).into()),
-        Err(refusal) if may_be_elsewhere(view, &refusal)? => through().with_context(|| refusal.to_string()),
+        Err(refusal) if is_missing(&refusal) && may_be_elsewhere(view, &refusal)? => {
+            let hasty = view.controllers.hasty_client(ELSEWHERE_WITHIN);
+            hasty.and_then(|client| told(&client)).with_context(|| refusal.to_string())
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -79,8 +89,13 @@ pub(super) fn ask(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<M
 
 /// Returns whether this host's agent is asked first: unless the cluster's view is asked for, or there is no agent, as
 /// on a desk.
-fn asks_agent(local: &LocalAgent, view: &ViewArgs) -> anyhow::Result<bool> {
+pub(super) fn asks_agent(local: &LocalAgent, view: &ViewArgs) -> anyhow::Result<bool> {
     Ok(!view.names_cluster() && (view.local || local.socket.exists() || view.controllers.access()?.is_none()))
+}
+
+/// Returns whether this host's agent knows no such migration.
+fn is_missing(refusal: &CallError) -> bool {
+    matches!(refusal, CallError::Refused(of) if of.message.starts_with("there is no migration"))
 }
 
 /// Returns whether a controller may know what this host's agent does not.
@@ -88,17 +103,24 @@ fn may_be_elsewhere(view: &ViewArgs, refusal: &CallError) -> anyhow::Result<bool
     Ok(!view.local && matches!(refusal, CallError::Refused(_)) && view.controllers.access()?.is_some())
 }
 
-/// Returns the VM of that name, if it is in a migration; else the VM whose migration's id begins so.
-fn moving_vm(client: &ControllerClient, id: &str) -> anyhow::Result<Option<String>> {
+/// Returns the VM of that name with its migration, if it is in one; else the VM whose migration's id begins so.
+///
+/// # Errors
+///
+/// Several ids begin so, or no controller answers.
+fn moving_vm(client: &ControllerClient, id: &str) -> anyhow::Result<Option<(String, MigrationId)>> {
     match client.vm(id) {
-        Ok(vm) => return Ok(vm.migration.map(|migration| migration.vm)),
+        Ok(vm) => return Ok(vm.migration.map(|migration| (migration.vm, migration.id))),
         Err(ControllerError::Refused(problem)) if problem.status == 404 => {}
         Err(error) => return Err(error.into()),
     }
+    let mut meant = None;
     for vm in client.vms(None) {
-        if let Some(migration) = vm?.migration.filter(|migration| migration.id.to_string().starts_with(id)) {
-            return Ok(Some(migration.vm));
+        if let Some(migration) = vm?.migration.filter(|migration| migration.id.to_string().starts_with(id))
+            && meant.replace((migration.vm, migration.id)).is_some()
+        {
+            bail!("'{id}' begins the ids of several migrations: give more of it");
         }
     }
-    Ok(None)
+    Ok(meant)
 }

@@ -5,13 +5,13 @@ mod shown;
 
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use skein_api::cluster::{LimitRequest, SwitchRequest, ThrottleRequest};
 use skein_api::{HoldOptions, Migration, Outcome, Reply, Request};
-use skein_client::ControllerClient;
+use skein_client::{ControllerClient, Moving};
 use skein_units::{Rate, RateError};
 
-use self::ask::{Told, ask, ask_anywhere, show_anywhere};
+use self::ask::{Told, ask, ask_anywhere, asks_agent, show_anywhere};
 use self::shown::{listed, shown};
 use super::cluster;
 use super::cluster::access::ViewArgs;
@@ -25,8 +25,9 @@ use super::text::{clean_line, print, print_json};
 
 /// Look at migrations, follow them, call them off, settle them.
 ///
-/// A migration is named by the beginning of its id, or by its VM for that VM's last one. All but `watch` and `resolve`
-/// go through the cluster's controller where this host has no agent, or knows no such migration.
+/// A migration is named by the beginning of its id, or by its VM for that VM's last one that is known where it is asked
+/// for: by this host's agent. All but `watch` and `resolve` go through the cluster's controller with --cluster, where
+/// this host has no agent, and, but for `list`, where its agent knows no such migration or is not the source.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -39,13 +40,13 @@ pub struct Args {
 
 #[derive(clap::Subcommand)]
 enum Command {
-    /// Migrations under way, and the last ones: the cluster's where a controller is known, else this host's
+    /// Migrations under way on this host, and the last ones; with --cluster, or without an agent, the cluster's
     ///
     /// Hosts keep theirs for longer than controllers do, which have them for some minutes after the end.
     #[command(after_help = "\
 Examples:
   skein migration list
-  skein migration list --local     those of this host
+  skein migration list --cluster    those that any host tells of
   skein migration list --json | jq -r '.[] | select(.outcome == null) | .vm'")]
     List {
         /// A JSON array
@@ -208,11 +209,12 @@ fn limit(text: &str) -> Result<Limit, String> {
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Args { local, view, command } = args;
     let local = &local;
+    if matches!(command, Command::Watch { .. } | Command::Resolve { .. }) {
+        ensure!(!view.cluster, "`watch` and `resolve` are for a host's own agent: run this there, without --cluster");
+    }
     match command {
-        Command::List { json } => {
-            let output = Output::of(json);
-            view.show(local, output, |client| cluster::migrations::list(client, output), || list(local, json))?;
-        }
+        Command::List { json } if asks_agent(local, &view)? => list(local, json)?,
+        Command::List { json } => cluster::migrations::list(&view.controllers.client()?, Output::of(json))?,
         Command::Show { id, events, json } => show(local, &view, &id, events, json)?,
         Command::Watch { id, json } => {
             return follow(&local.client(), Opening::Watch(Request::MigrationWatch { id }), Until::Over, json);
@@ -273,7 +275,8 @@ fn show(local: &LocalAgent, view: &ViewArgs, id: &str, events: bool, json: bool)
 /// Has a held guest switch.
 fn switch(local: &LocalAgent, view: &ViewArgs, id: String, by: Option<u64>, json: bool) -> anyhow::Result<()> {
     let request = Request::MigrationSwitch { id: id.clone(), deadline_s: by };
-    let through = |client: &ControllerClient, vm: &str| client.switch_migration(vm, &SwitchRequest { deadline_s: by });
+    let through =
+        |client: &ControllerClient, of: Moving<'_>| client.switch_migration(of, &SwitchRequest { deadline_s: by });
     match ask_anywhere(local, view, (&id, &request), through)? {
         Told::Agent(migration) if json => print_json(&migration)?,
         Told::Agent(migration) => {
@@ -291,7 +294,7 @@ fn switch(local: &LocalAgent, view: &ViewArgs, id: String, by: Option<u64>, json
 /// Calls a migration off.
 fn cancel(local: &LocalAgent, view: &ViewArgs, id: String, json: bool) -> anyhow::Result<ExitCode> {
     let request = Request::MigrationCancel { id: id.clone() };
-    let through = |client: &ControllerClient, vm: &str| client.cancel_migration(vm);
+    let through = |client: &ControllerClient, of: Moving<'_>| client.cancel_migration(of);
     let migration = match ask_anywhere(local, view, (&id, &request), through)? {
         Told::Agent(migration) => migration,
         Told::Controller(migration) if json => return print_json(&migration).map(|()| ExitCode::SUCCESS),
@@ -324,7 +327,8 @@ fn cancel(local: &LocalAgent, view: &ViewArgs, id: String, json: bool) -> anyhow
 fn set_limit(local: &LocalAgent, view: &ViewArgs, id: String, rate: Limit, json: bool) -> anyhow::Result<()> {
     let rate_bits_per_s = rate.0.map(Rate::bits_per_s);
     let request = Request::MigrationLimit { id: id.clone(), rate_bits_per_s };
-    let through = |client: &ControllerClient, vm: &str| client.limit_migration(vm, &LimitRequest { rate_bits_per_s });
+    let through =
+        |client: &ControllerClient, of: Moving<'_>| client.limit_migration(of, &LimitRequest { rate_bits_per_s });
     let migration = match ask_anywhere(local, view, (&id, &request), through)? {
         Told::Agent(migration) => migration,
         Told::Controller(migration) if json => return print_json(&migration),
@@ -347,9 +351,9 @@ fn restart(
     json: bool,
 ) -> anyhow::Result<()> {
     let request = Request::MigrationRestart { id: id.clone(), hold: hold.clone(), allow_throttle };
-    let through = |client: &ControllerClient, vm: &str| match (&hold, allow_throttle) {
-        (Some(hold), _) => client.hold_migration(vm, hold),
-        (None, percent) => client.throttle_migration(vm, &ThrottleRequest { percent: percent.unwrap_or_default() }),
+    let through = |client: &ControllerClient, of: Moving<'_>| match (&hold, allow_throttle) {
+        (Some(hold), _) => client.hold_migration(of, hold),
+        (None, percent) => client.throttle_migration(of, &ThrottleRequest { percent: percent.unwrap_or_default() }),
     };
     let (vm, watch) = match ask_anywhere(local, view, (&id, &request), through)? {
         Told::Agent(migration) if json => return print_json(&migration),

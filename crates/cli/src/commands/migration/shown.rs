@@ -1,7 +1,7 @@
 //! Words for what is known of a migration.
 
 use skein_api::{
-    CopyProgress, LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PATHS_CARRIED, PageFigures, Report,
+    CopyProgress, LogEntry, LoggedEvent, Migration, MigrationEvent, Outcome, PATHS_CARRIED, PageFigures, Report, Role,
     rdma_words,
 };
 use skein_units::measured::bps;
@@ -119,7 +119,7 @@ pub(super) fn shown(migration: &Migration, events: bool, teller: Teller) -> Stri
     rows.extend(carried.map(|paths| ("carried", clean_line(paths))));
     let mut text = format!("migration {}\n", migration.id) + &fields(&rows);
     if migration.in_doubt {
-        text += &end_text(&Migration { outcome: None, ..migration.clone() });
+        text += &doubt(migration, teller);
     }
     if events {
         text += "events (UTC):\n";
@@ -129,6 +129,17 @@ pub(super) fn shown(migration: &Migration, events: bool, teller: Teller) -> Stri
         }
     }
     text
+}
+
+/// Returns what to do about a guest in doubt, or where that is said.
+fn doubt(migration: &Migration, teller: Teller) -> String {
+    let (vm, host) = match (teller, migration.role) {
+        (Teller::ThisHost, _) => return end_text(&Migration { outcome: None, ..migration.clone() }),
+        (Teller::Controller, Role::Source) => (&migration.vm, &migration.source),
+        (Teller::Controller, Role::Target) => (&migration.vm, &migration.target),
+    };
+    let (vm, host, id) = (clean_line(vm), clean_line(host), migration.id);
+    format!("{vm} is IN DOUBT on {host}: `skein migration show {id}` on that host says what to do\n")
 }
 
 /// Returns how much memory is left: `4 GiB, 1 GiB left, about 256 MiB of that on the wire`.

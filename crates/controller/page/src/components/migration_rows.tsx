@@ -12,6 +12,7 @@ export function MigrationState({ of }: { of: MigrationView }) {
     const [name, tone] = outcomeName(of.outcome);
     return <State name={name} tone={tone} title={of.detail || whyWords(of.why) || undefined} />;
   }
+  if (of.in_doubt) return <State name="in doubt" tone="bad" title="It is paused: not known which host runs it" />;
   const key = stageKey(of.stage);
   return (
     <State name={key ? stageName(key) : "under way"} tone={key === "held" ? "warn" : "busy"} title={stageWords(key)} />
@@ -140,7 +141,7 @@ function Row({ of, isPicked, pick }: { of: MigrationView; isPicked: boolean; pic
       <td class="number num" data-label="stood still">
         {duration(of.downtime_ms)}
       </td>
-      <td>
+      <td data-label={of.operation || of.outcome ? "by" : undefined}>
         {of.operation ? (
           <a href={link("operations", of.operation)}>operation</a>
         ) : (

@@ -151,7 +151,7 @@ export function OperationTable({ of }: { of: readonly Operation[] }) {
                 {one.ended != null
                   ? duration(one.ended - one.created)
                   : one.progress.left_ms != null
-                    ? `about ${about(one.progress.left_ms)} left`
+                    ? `about ${about(one.progress.left_ms)}`
                     : UNKNOWN}
               </td>
               <td class="name" data-label="by">

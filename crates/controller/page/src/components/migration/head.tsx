@@ -101,7 +101,7 @@ export function MigrationFigures({ of, samples }: { of: Summary; samples: readon
   const figures: [string, string, string?][] = [
     ["Elapsed", duration(of.elapsedMs), of.outcome ? "in all" : undefined],
     ...movedFigures(of, samples),
-    ["Dirtied", bytesPerS(copy?.dirty_bytes_per_s), of.outcome ? "by the guest, at last" : "by the guest"],
+    ["Dirtied", bytesPerS(copy?.dirty_bytes_per_s), of.outcome ? "by the guest, at the end" : "by the guest"],
     [
       "Left",
       bytes(of.outcome === "moved" ? 0 : copy?.remaining_bytes),
