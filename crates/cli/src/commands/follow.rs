@@ -554,9 +554,12 @@ fn stamp(migration: &Migration) -> String {
 struct Screen {
     json: bool,
     bars: Option<Bars>,
-    /// What was shown last: the migration, its stage, whether it is in doubt, and how long it had taken.
-    last_shown: Option<((MigrationId, Option<MigrationPhase>, bool), u64)>,
+    /// What was shown last, and how many milliseconds the migration had taken.
+    last_shown: Option<(Standing, u64)>,
 }
+
+/// Where a migration stands: a change is shown at once.
+type Standing = (MigrationId, Option<MigrationPhase>, bool);
 
 struct Bars {
     all: MultiProgress,
@@ -613,7 +616,7 @@ impl Screen {
             bars.show(migration);
             return Ok(());
         }
-        let (now, at_ms) = ((migration.id, migration.stage, migration.in_doubt), migration.elapsed_ms);
+        let (now, at_ms): (Standing, u64) = ((migration.id, migration.stage, migration.in_doubt), migration.elapsed_ms);
         let due = self.last_shown.is_none_or(|(last, ms)| now != last || at_ms.abs_diff(ms) >= LINE_PERIOD_MS);
         if due {
             self.last_shown = Some((now, at_ms));
