@@ -127,8 +127,7 @@ impl Vms {
             }
             return None;
         }
-        // A script, if there is one, is older than the QEMU that it started.
-        let process = processes.into_iter().max_by_key(|process| (process.id().started, process.id().pid))?;
+        let process = search::qemu_of(processes)?;
         let kept = SavedProcess { process: process.id(), qmp, incoming: None, outgoing: None };
         let dir = self.dirs.vm(name);
         let written = fs::create_dir_all(&dir).and_then(|()| write(&dir.join("process.json"), &kept));

@@ -22,6 +22,23 @@ pub(super) fn qemus(dir: &Path) -> BTreeMap<String, Vec<Process>> {
     found
 }
 
+/// Returns which of the processes that were started as a VM's QEMU is that, or becomes it: the newest that lives, as a
+/// script is older than the QEMU that it started. What a script has started of its own program, as a shell does for
+/// `$(…)`, is only a part of the script: it ends before QEMU begins.
+pub(super) fn qemu_of(mut processes: Vec<Process>) -> Option<Process> {
+    processes.retain(|process| process.is_alive().unwrap_or(true));
+    processes.sort_by_key(|process| (process.id().started, process.id().pid));
+    let (mut programs, mut newest) = (Vec::new(), None);
+    for process in processes {
+        let program = fs::read_link(format!("/proc/{}/exe", process.id().pid)).ok();
+        if program.is_none() || !programs.contains(&program) {
+            newest = Some(process);
+        }
+        programs.push(program);
+    }
+    newest
+}
+
 /// Returns the processes with this among their arguments.
 pub(super) fn with_argument(argument: &[u8]) -> Vec<Process> {
     let has = |process: &Process| {
@@ -79,6 +96,38 @@ mod tests {
         }
         let inside = format!("unix:{path}/a/b/qmp{OPTIONS}");
         assert_eq!(name_in(&inside, dir.path()), None);
+    }
+
+    #[test]
+    fn a_scripts_own_parts_are_no_qemu() {
+        // A part of the script waits as long as there is input. `cat` stands for a QEMU that is the script's child.
+        let mut script = Command::new("sh");
+        script.args(["-c", "exec 3<&0; (read line <&3; cat <&3; read end <&3); :"]).stdin(Stdio::piped());
+        let mut script = script.spawn().unwrap();
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let child_of = |parent: u32| loop {
+            assert!(std::time::Instant::now() < end);
+            let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+            if let Some(child) = children.split_whitespace().next() {
+                break child.parse::<u32>().unwrap();
+            }
+        };
+        let pid = |processes: &[u32]| {
+            let attach = |pid: &u32| Process::attach(ProcessId::of(*pid).unwrap().unwrap()).unwrap().unwrap();
+            qemu_of(processes.iter().map(attach).collect()).map(|process| process.id().pid)
+        };
+        let (whole, part) = (script.id(), child_of(script.id()));
+        assert_eq!(pid(&[part, whole]), Some(whole));
+        std::io::Write::write_all(script.stdin.as_mut().unwrap(), b"go on\n").unwrap();
+        let qemu = child_of(part);
+        while fs::read_link(format!("/proc/{qemu}/exe")).unwrap() == fs::read_link(format!("/proc/{part}/exe")).unwrap()
+        {
+            assert!(std::time::Instant::now() < end);
+        }
+        assert_eq!(pid(&[qemu, part, whole]), Some(qemu));
+        drop(script.stdin.take());
+        script.wait().unwrap();
+        assert_eq!(pid(&[]), None);
     }
 
     /// Starts a shell with a word that means nothing to it. The shell waits for its input, and has no child: one would
