@@ -25,7 +25,7 @@ export function Kinds({ of }: { of: CopyProgress | null | undefined }) {
           ))}
       </div>
       <div class="scroll" tabIndex={0} role="group" aria-label="Bytes by kind">
-        <table class="table tight">
+        <table class="table tight stacks">
           <thead>
             <tr>
               <th scope="col">Kind</th>
@@ -48,9 +48,11 @@ export function Kinds({ of }: { of: CopyProgress | null | undefined }) {
                   {kind.name}
                   {kind.about && <span class="dim about"> {kind.about}</span>}
                 </th>
-                <td class="number num">{bytes(kind.bytes)}</td>
+                <td class="number num" data-label="of the guest">
+                  {bytes(kind.bytes)}
+                </td>
                 <td class="number num">{guest > 0 ? percent(kind.bytes / guest) : UNKNOWN}</td>
-                <td class="number num">
+                <td class="number num" data-label="on the wire">
                   {kind.wire === undefined
                     ? "with others"
                     : kind.wire === 0 && kind.bytes > 0
@@ -63,15 +65,21 @@ export function Kinds({ of }: { of: CopyProgress | null | undefined }) {
           <tfoot>
             <tr>
               <th scope="row">All</th>
-              <td class="number num">{bytes(guest)}</td>
+              <td class="number num" data-label="of the guest">
+                {bytes(guest)}
+              </td>
               <td class="number num" />
-              <td class="number num">{bytes(wire)}</td>
+              <td class="number num" data-label="on the wire">
+                {bytes(wire)}
+              </td>
             </tr>
             <tr>
               <th scope="row">
                 of it sent again <span class="dim about">as the guest wrote to it</span>
               </th>
-              <td class="number num">{bytes(again)}</td>
+              <td class="number num" data-label="of the guest">
+                {bytes(again)}
+              </td>
               <td class="number num">{guest > 0 ? percent(again / guest) : UNKNOWN}</td>
               <td />
             </tr>
