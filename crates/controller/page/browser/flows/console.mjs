@@ -141,7 +141,11 @@ export const flows = {
       await lab.shot(page, "console-narrow");
       const asked = await lab.api(page, "POST", `/vms/${NAME}/migrate`);
       if (asked.status >= 300) throw new Skipped(`it is not moved: ${asked.value.detail}`);
-      await shows(page, "the guest runs on");
+      await shows(page, "the guest runs on").catch(async (error) => {
+        // Why the guest was not moved is in what the operation says.
+        const { value } = await lab.api(page, "GET", `/operations/${asked.value.id}`);
+        throw new Error(`${error.message} ${value.state}: ${value.message} ${JSON.stringify(value.moves)}`);
+      });
       const now = (await lab.api(page, "GET", `/vms/${NAME}`)).value.host;
       assert.notEqual(now, host);
       await page.getByLabel(`Keyboard of ${NAME}'s console`).focus();
