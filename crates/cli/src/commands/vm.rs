@@ -255,7 +255,7 @@ fn run_command(args: Args) -> anyhow::Result<ExitCode> {
             json,
         } => {
             let options = StartOptions { overcommit, as_defined, new_state, without_controller, cpu_model: None };
-            if asks_cluster(local, &view)? {
+            if view.asks_cluster(local)? {
                 let then = Then::of(check, detach);
                 return start_in_cluster(&view, &from, options, on, then, Output::of(json));
             }
@@ -283,7 +283,7 @@ fn run_command(args: Args) -> anyhow::Result<ExitCode> {
             let cluster = |client: &ControllerClient| super::cluster::vms::list(client, Output::of(json));
             view.show(local, Output::of(json), cluster, || list(local, json))?;
         }
-        Command::Show { view, name, json } if view.names_cluster() || !json && asks_cluster(local, &view)? => {
+        Command::Show { view, name, json } if view.names_cluster() || !json && view.asks_cluster(local)? => {
             super::cluster::vms::show(&view.controllers.client()?, &name, Output::of(json))?;
         }
         Command::Show { view, name, json } => show(local, &view, name, json)?,
@@ -378,7 +378,7 @@ fn stop(
     detach: bool,
     output: Output,
 ) -> anyhow::Result<ExitCode> {
-    if asks_cluster(local, view)? {
+    if view.asks_cluster(local)? {
         return life::stop(&view.controllers.client()?, &name, &request, Then::of(false, detach), output);
     }
     if detach {
@@ -396,13 +396,6 @@ fn stop(
         print(&sentence(&vm))?
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns whether a controller is to do what changes a VM: if it was asked for, or where there is no agent, as on a
-/// desk.
-fn asks_cluster(local: &LocalAgent, view: &ViewArgs) -> anyhow::Result<bool> {
-    let is_desk = || Ok::<_, anyhow::Error>(!local.socket.exists() && view.controllers.access()?.is_some());
-    Ok(view.names_cluster() || !view.local && is_desk()?)
 }
 
 fn ask(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<VmView>> {

@@ -19,7 +19,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::drain::all_seen;
-use crate::setup::{LONG, Method, TestCluster, TestController, get, send, until};
+use crate::setup::{LONG, Method, TestCluster, TestController, get, send};
 
 /// How many events of 60 KB a slow reader is sent.
 const EVENTS: usize = 400;
@@ -113,7 +113,7 @@ async fn send_gigabyte(cluster: &TestCluster, controller: &TestController, heade
 async fn a_body_of_a_gigabyte_is_refused_early() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
-    until("it leads", async || controller.driver.leads().then_some(())).await;
+    controller.leads().await;
     let spaces = vec![b' '; 1 << 20];
     let sent = send_gigabyte(&cluster, &controller, "Content-Length: 1073741824", &spaces).await;
     assert!(sent < 64 << 20, "{sent} bytes were taken");
@@ -162,7 +162,7 @@ async fn a_viewer_that_is_refused_often_does_not_fill_the_audit_log() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
     let admin = cluster.client(&controller, "admin");
-    until("it leads", async || controller.driver.leads().then_some(())).await;
+    controller.leads().await;
     let viewer = cluster.client(&controller, "viewer");
     for _ in 0..300 {
         assert_eq!(send(&viewer, Method::POST, "/api/v1/tokens", "{}").await.status, 403);
@@ -258,7 +258,7 @@ async fn over_http2(
 async fn a_refusal_arrives_whole_though_nobody_reads_the_body() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
-    until("it leads", async || controller.driver.leads().then_some(())).await;
+    controller.leads().await;
     let base = format!("https://{}", controller.address);
     for bytes in [1, 60_000, 300_000, 1 << 20, 8 << 20] {
         for (method, path, token, status) in [
@@ -289,7 +289,7 @@ async fn a_body_that_never_comes_delays_its_own_refusal_only() {
     let head = "POST /api/v1/nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n";
     stream.write_all(head.as_bytes()).await.unwrap();
     let client = cluster.client(&controller, "viewer");
-    until("it leads", async || controller.driver.leads().then_some(())).await;
+    controller.leads().await;
     assert_eq!(send(&client, Method::GET, "/healthz", "").await.status, 200);
     let answer = rest(&mut stream).await;
     assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");

@@ -11,11 +11,6 @@ use skein_identity::{IdentityRequest, JoinToken, Validity};
 
 use crate::setup::{Method, TestCluster, TestController, get, send, send_with, until};
 
-/// Waits until a controller leads. Before that it refuses changes, and may know no token.
-async fn leads(controller: &TestController) {
-    until("it leads", async || controller.driver.leads().then_some(())).await;
-}
-
 async fn seen(client: &Client, vms: u32) {
     until("all is seen", async || {
         let page: Page<Vm> = client.send(Method::GET, "/api/v1/vms", &[], None).await.ok()?.json().ok()?;
@@ -38,7 +33,7 @@ async fn each_route_takes_its_role() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
     let client = |token| cluster.client(&controller, token);
-    leads(&controller).await;
+    controller.leads().await;
     let document: Value = get(&client(""), "/openapi.json").await;
     let mut routes = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -82,7 +77,7 @@ async fn refusals_have_one_form() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
     let admin = cluster.client(&controller, "admin");
-    leads(&controller).await;
+    controller.leads().await;
     let no_json = [("content-type", "text/plain")];
     let large = format!(r#"{{"name":"{}","role":"viewer"}}"#, "x".repeat(2 << 20));
     // Whoever still sends as the server refuses may find the connection closed before the answer is read.
@@ -155,7 +150,7 @@ async fn tokens_come_and_go() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
     let admin = cluster.client(&controller, "admin");
-    leads(&controller).await;
+    controller.leads().await;
     let new = send(&admin, Method::POST, "/api/v1/tokens", r#"{"name":"ci","role":"operator","expires_s":60}"#).await;
     assert_eq!(new.status, 201);
     let new: TokenSecret = new.json().unwrap();
@@ -207,7 +202,7 @@ async fn a_host_joins_once_by_a_ticket() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
     let admin = cluster.client(&controller, "admin");
-    leads(&controller).await;
+    controller.leads().await;
     let token = ticket(&admin, "").await;
     assert_eq!(token.command, format!("skein join https://{} --token {}", controller.address, token.token));
     let joined = join(&cluster, &controller, "alpha", &token.token).await;
@@ -257,7 +252,7 @@ async fn a_host_that_was_removed_is_refused_and_joins_anew() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
     let admin = cluster.client(&controller, "admin");
-    leads(&controller).await;
+    controller.leads().await;
     let online = async || {
         until("the host is online", async || {
             let answer = send(&admin, Method::GET, "/api/v1/hosts/alpha", "").await;
@@ -291,7 +286,7 @@ async fn a_host_that_was_removed_is_refused_and_joins_anew() {
 async fn certificates_say_who_calls() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
-    leads(&controller).await;
+    controller.leads().await;
     let client_of = |host: &str| {
         let identity = cluster.ca.issue(host, Validity::days(1)).unwrap();
         let mut tls = (*skein_identity::controller_client_config(&identity).unwrap()).clone();

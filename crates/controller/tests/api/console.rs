@@ -81,7 +81,7 @@ async fn a_controller_that_does_not_lead_carries_a_session_on_and_says_where_one
     cluster.world.add_vm("alpha", "web");
     let leader = cluster.start("c1").await;
     let operator = cluster.client(&leader, "operator");
-    until("it leads", async || leader.driver.leads().then_some(())).await;
+    leader.leads().await;
     let follower = cluster.start("c2").await;
     let _agent = cluster.agent("alpha", &[&leader, &follower]);
     all_seen(&operator, 1, 1).await;

@@ -53,7 +53,7 @@ async fn the_page_is_served_to_everybody_and_may_do_nothing_elsewhere() {
 async fn a_session_does_what_its_token_may_and_no_other_page_can_use_it() {
     let cluster = TestCluster::new();
     let controller = cluster.start("c1").await;
-    until("it leads", async || controller.driver.leads().then_some(())).await;
+    controller.leads().await;
     let nobody = cluster.client(&controller, "");
     let wrong = send(&nobody, Method::POST, "/api/v1/session", "{\"token\":\"guessed\"}").await;
     assert_eq!(wrong.status, 401);

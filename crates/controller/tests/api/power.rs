@@ -11,7 +11,7 @@ async fn a_host_goes_to_sleep_and_is_woken() {
     cluster.world.add_vm("alpha", "web");
     let controller = cluster.start("c1").await;
     let admin = cluster.client(&controller, "admin");
-    until("it leads", async || controller.driver.leads().then_some(())).await;
+    controller.leads().await;
     let [alpha, beta, gamma] = ["alpha", "beta", "gamma"].map(|host| cluster.agent(host, &[&controller]));
     all_seen(&admin, 3, 1).await;
     let sleep = "/api/v1/hosts/alpha/sleep";

@@ -122,6 +122,11 @@ impl TestCluster {
 }
 
 impl TestController {
+    /// Waits until it leads. Before that it refuses changes, and may know no token.
+    pub async fn leads(&self) {
+        until("it leads", async || self.driver.leads().then_some(())).await;
+    }
+
     /// Ends the server and the driver, as a stop of the service does.
     pub async fn stop(mut self) {
         drop(self.stop.take());

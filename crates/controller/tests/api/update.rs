@@ -3,7 +3,7 @@
 use skein_api::cluster::{AuditRecord, HostUpdateState, Operation, OperationState, Page};
 
 use crate::drain::all_seen;
-use crate::setup::{Method, TestCluster, get, over, send, until};
+use crate::setup::{Method, TestCluster, get, over, send};
 
 const UPDATE: &str = "/api/v1/cluster/update";
 
@@ -13,7 +13,7 @@ async fn hosts_are_updated_one_after_the_other() {
     cluster.world.add_vm("alpha", "web");
     let controller = cluster.start("c1").await;
     let admin = cluster.client(&controller, "admin");
-    until("it leads", async || controller.driver.leads().then_some(())).await;
+    controller.leads().await;
     let agents = ["alpha", "beta"].map(|host| cluster.agent(host, &[&controller]));
     all_seen(&admin, 2, 1).await;
     let viewer = cluster.client(&controller, "viewer");

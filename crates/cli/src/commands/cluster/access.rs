@@ -54,6 +54,17 @@ impl ViewArgs {
         self.cluster || self.controllers.controller.is_some() && !self.local
     }
 
+    /// Returns whether a controller is asked before this host's agent: if the cluster's view was asked for, or where
+    /// there is no agent, as on a desk.
+    ///
+    /// # Errors
+    ///
+    /// A file that says where the controllers are cannot be used.
+    pub fn asks_cluster(&self, agent: &LocalAgent) -> anyhow::Result<bool> {
+        let is_desk = || Ok::<_, anyhow::Error>(!agent.socket.exists() && self.controllers.access()?.is_some());
+        Ok(self.names_cluster() || !self.local && is_desk()?)
+    }
+
     /// Shows the cluster with --cluster; in words also where controllers are known and no agent was named. Otherwise,
     /// or if the controllers are out of reach and nobody asked for them, the agent's view is shown. What programs read
     /// stays the agent's unless they ask for the cluster's.

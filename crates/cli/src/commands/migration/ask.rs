@@ -29,7 +29,7 @@ pub(super) fn ask_anywhere(
     through: impl FnOnce(&ControllerClient, Moving<'_>) -> Result<VmMigration, ControllerError>,
 ) -> anyhow::Result<Told> {
     ensure!(!id.is_empty(), "an empty id names no migration");
-    if asks_agent(local, view)? {
+    if !view.asks_cluster(local)? {
         let refusal = match local.call(request) {
             Ok(Reply::Migration(migration)) => return Ok(Told::Agent(migration)),
             Ok(reply) => return Err(unexpected(&reply).into()),
@@ -65,7 +65,7 @@ pub(super) enum Teller {
 /// Returns a migration as this host's agent knows it, or as a controller has it from another host.
 pub(super) fn show_anywhere(local: &LocalAgent, view: &ViewArgs, id: &str) -> anyhow::Result<(Box<Migration>, Teller)> {
     let told = |client: &ControllerClient| Ok((cluster::migrations::migration(client, id)?, Teller::Controller));
-    if !asks_agent(local, view)? {
+    if view.asks_cluster(local)? {
         return told(&view.controllers.client()?);
     }
     match local.call(&Request::MigrationShow { id: id.to_owned() }) {
@@ -85,12 +85,6 @@ pub(super) fn ask(local: &LocalAgent, request: &Request) -> anyhow::Result<Box<M
         Reply::Migration(migration) => Ok(migration),
         reply => Err(unexpected(&reply).into()),
     }
-}
-
-/// Returns whether this host's agent is asked first: unless the cluster's view is asked for, or there is no agent, as
-/// on a desk.
-pub(super) fn asks_agent(local: &LocalAgent, view: &ViewArgs) -> anyhow::Result<bool> {
-    Ok(!view.names_cluster() && (view.local || local.socket.exists() || view.controllers.access()?.is_none()))
 }
 
 /// Returns whether this host's agent knows no such migration.

@@ -11,7 +11,7 @@ use skein_api::{HoldOptions, Migration, Outcome, Reply, Request};
 use skein_client::{ControllerClient, Moving};
 use skein_units::{Rate, RateError};
 
-use self::ask::{Told, ask, ask_anywhere, asks_agent, show_anywhere};
+use self::ask::{Told, ask, ask_anywhere, show_anywhere};
 use self::shown::{listed, shown};
 use super::cluster;
 use super::cluster::access::ViewArgs;
@@ -213,8 +213,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         ensure!(!view.cluster, "`watch` and `resolve` are for a host's own agent: run this there, without --cluster");
     }
     match command {
-        Command::List { json } if asks_agent(local, &view)? => list(local, json)?,
-        Command::List { json } => cluster::migrations::list(&view.controllers.client()?, Output::of(json))?,
+        Command::List { json } if view.asks_cluster(local)? => {
+            cluster::migrations::list(&view.controllers.client()?, Output::of(json))?;
+        }
+        Command::List { json } => list(local, json)?,
         Command::Show { id, events, json } => show(local, &view, &id, events, json)?,
         Command::Watch { id, json } => {
             return follow(&local.client(), Opening::Watch(Request::MigrationWatch { id }), Until::Over, json);
