@@ -43,7 +43,7 @@ pub use skein_network::{
     WantedConnections, bond_below, connections, near_cores, nodes, ports_of_member, queues, read as interfaces, uplink,
 };
 pub use tcp::{TcpSegments, tcp_segments};
-pub use thread_priority::raise_thread_priority;
+pub use thread_priority::{lower_thread_priority, raise_thread_priority};
 pub use tool::{Tool, ToolOutput, run_tool};
 pub use watchdog::{OpenWatchdog, WatchdogFacts, watchdog_facts};
 

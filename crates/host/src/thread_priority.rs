@@ -1,10 +1,13 @@
-//! Raises the priority of threads for whose work a guest stands still.
+//! Raises the priority of threads for whose work a guest stands still, and lowers that of threads nobody waits for.
 
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
 /// Puts a thread before all that runs as usual, and behind what an administrator has put before that.
 const RAISED_NICENESS: i32 = -10;
+/// Puts a thread behind all that runs as usual, with a tenth of what such a thread gets of a core that both want:
+/// sched_prio_to_weight in Linux' kernel/sched/core.c.
+const LOWERED_NICENESS: i32 = 10;
 
 /// Gives the calling thread CPU soon where cores are busy, from now on. The same holds for threads and processes that
 /// the thread starts, so it must start nothing that works long. The call is for threads that do little while a guest
@@ -15,15 +18,36 @@ pub fn raise_thread_priority() {
     let _ = setpriority_process(Some(gettid()), RAISED_NICENESS);
 }
 
+/// Gives the calling thread CPU after others where cores are busy, from now on. The same holds for threads and
+/// processes that the thread starts. The call is for threads whose work makes what follows cheaper, and for which
+/// nothing waits meanwhile.
+pub fn lower_thread_priority() {
+    let _ = setpriority_process(Some(gettid()), LOWERED_NICENESS);
+}
+
 #[cfg(test)]
 mod tests {
     use rustix::process::getpriority_process;
 
     use super::*;
 
+    fn nice() -> i32 {
+        getpriority_process(Some(gettid())).unwrap()
+    }
+
     #[test]
-    fn of_the_calling_thread_alone() {
-        let nice = || getpriority_process(Some(gettid())).unwrap();
+    fn is_lowered_for_the_calling_thread_alone() {
+        let before = nice();
+        let lowered = std::thread::spawn(move || {
+            lower_thread_priority();
+            nice()
+        });
+        assert_eq!(lowered.join().unwrap(), before.max(LOWERED_NICENESS));
+        assert_eq!(nice(), before);
+    }
+
+    #[test]
+    fn is_raised_for_the_calling_thread_alone() {
         let before = nice();
         let promptly = std::thread::spawn(move || {
             raise_thread_priority();

@@ -96,6 +96,8 @@ impl RailRegions {
         drop(state);
         let (state, blocks) = (self.0.clone(), blocks.clone());
         let opened = spawn("rails", move || {
+            // Pages come by the ring meanwhile, which wants the cores more.
+            skein_host::lower_thread_priority();
             serve(&state, &offer, paths, &blocks);
             state.lock().news.done += 1;
         });
