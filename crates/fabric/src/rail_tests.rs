@@ -161,7 +161,8 @@ fn memory_of_another_rail_is_refused() {
 #[test]
 fn a_process_that_dies_or_hangs_is_an_error_and_leaves_nothing_behind() {
     let (a, b) = ends(PROVIDERS[0]);
-    kill(a.pid(), Signal::SIGKILL).unwrap();
+    let [killed, hung] = [&a, &b].map(End::pid);
+    kill(killed, Signal::SIGKILL).unwrap();
     let since = Instant::now();
     let why = loop {
         match a.endpoint.poll(&mut Vec::new()) {
@@ -173,19 +174,24 @@ fn a_process_that_dies_or_hangs_is_an_error_and_leaves_nothing_behind() {
     assert_eq!(why.to_string(), "the process of the rail has ended");
     assert!(a.endpoint.send(&a.slice(0..10), 1).is_err());
     assert!(a.endpoint.register(a.buffer.memory(), Access::Local, 1).is_err());
-    kill(b.pid(), Signal::SIGSTOP).unwrap();
+    // Nobody has to need the rail first.
+    await_end(killed);
+    kill(hung, Signal::SIGSTOP).unwrap();
     let mut begun = 0;
     while b.endpoint.send(&b.slice(0..10), 1).unwrap() == Begun::Yes {
         begun += 1;
         assert!(begun < 10_000, "a queue has an end");
     }
-    for end in [a, b] {
-        let (pid, since) = (end.pid(), Instant::now());
-        drop(end);
-        while kill(pid, None).is_ok() {
-            assert!(since.elapsed() < PATIENCE, "{pid} is there");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    drop((a, b));
+    await_end(hung);
+}
+
+/// Waits until a process is no zombie, either.
+fn await_end(pid: Pid) {
+    let since = Instant::now();
+    while kill(pid, None).is_ok() {
+        assert!(since.elapsed() < PATIENCE, "{pid} is there");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -2,14 +2,18 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::Mutex;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tracing::warn;
 
 use super::words::{Channel, Request};
 use crate::fabric::FabricError;
@@ -34,7 +38,7 @@ const ENVIRONMENT: [(&str, &str); 4] = [
 /// A process that serves endpoints. It ends when this and all of them are dropped.
 pub struct RailProcess {
     channel: Channel,
-    /// `None`: the process was killed, and has ended.
+    /// `None`: the process has ended.
     child: Mutex<Option<Child>>,
 }
 
@@ -53,7 +57,14 @@ impl RailProcess {
         let child = command.process_group(0).spawn().map_err(|error| cannot_start(&error))?;
         // From here on the process alone has the other end.
         drop(command);
-        Ok(Arc::new(RailProcess { channel, child: Mutex::new(Some(child)) }))
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
+        let process = Arc::new(RailProcess { channel, child: Mutex::new(Some(child)) });
+        // On Linux before 5.3 who needs the process next finds that it has ended.
+        if let Ok(pidfd) = pidfd {
+            let process = Arc::downgrade(&process);
+            let _ = thread::Builder::new().name("reaper".into()).spawn(move || reap(&pidfd, &process));
+        }
+        Ok(process)
     }
 
     /// Has the process serve an endpoint. Returns this end of the connection to that.
@@ -104,6 +115,17 @@ impl Drop for RailProcess {
             }
         };
         let _ = thread::Builder::new().name("reaper".into()).spawn(end);
+    }
+}
+
+/// Waits until a process ends, and says so where nobody has ended that.
+fn reap(pidfd: &OwnedFd, process: &Weak<RailProcess>) {
+    while poll(&mut [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE) == Err(Errno::EINTR) {}
+    let Some(process) = process.upgrade() else { return };
+    let mut child = process.child.lock();
+    if let Some(Ok(Some(status))) = child.as_mut().map(Child::try_wait) {
+        warn!("a rail's process has ended by itself ({status}): another is started when the rail is needed");
+        *child = None;
     }
 }
 
