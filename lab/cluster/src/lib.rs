@@ -19,6 +19,7 @@
 
 mod agent_process;
 mod controlled;
+mod definitions;
 mod witness;
 
 use std::collections::BTreeMap;
@@ -46,6 +47,7 @@ use tempfile::TempDir;
 use agent_process::AgentProcess;
 pub use agent_process::Start;
 pub use controlled::{Controlled, done};
+pub use definitions::{echoing, filled, noise};
 pub use witness::{Double, Run, Seen, Witness, arguments, configuration, console, workload_sockets};
 
 /// An agent answers a request within this time. It may have to start a QEMU, and another host's agent may have to, too.
@@ -754,21 +756,6 @@ fn migration(reply: Reply) -> Migration {
 /// Returns whether an agent still has something to do for a migration.
 fn is_open(migration: &Migration) -> bool {
     migration.outcome.is_none() || migration.stage.is_some() || migration.in_doubt
-}
-
-/// Makes a file of `mib` MiB that does not compress.
-pub fn noise(dir: &Path, mib: u64) -> PathBuf {
-    let path = dir.join(format!("noise{mib}"));
-    let urandom = fs::File::open("/dev/urandom").expect("each Linux has it");
-    let mut file = fs::File::create(&path).expect("the directory takes files");
-    std::io::copy(&mut std::io::Read::take(urandom, mib << 20), &mut file).expect("the disk has room");
-    path
-}
-
-/// Returns a VM's file whose guest has this file in its memory, above what firmware looks at.
-pub fn filled(definition: &str, file: &Path) -> String {
-    let loader = format!("'-device', 'loader,file={},addr=0x1000000,force-raw=on'", file.display());
-    definition.replace("args = [", &format!("args = [{loader}, "))
 }
 
 /// Waits until a condition holds. Returns `false` if the time is over before.

@@ -221,16 +221,25 @@ Examples:
     ///
     /// With a pipe as standard input, what comes in is typed, and what the guest prints is printed until it has been
     /// silent for a while.
+    ///
+    /// A VM that this host does not have is reached by way of the cluster's controller; so is any with --cluster. The
+    /// console then goes on where the VM moves. One person has a console at a time.
     #[command(after_help = "\
 Examples:
   skein vm console web1
-  printf 'uptime\\n' | skein vm console web1 --linger 2")]
+  printf 'uptime\\n' | skein vm console web1 --linger 2
+  skein vm console web1 --cluster --take-over     whoever else has it by a controller loses it")]
     Console {
+        #[command(flatten)]
+        view: ViewArgs,
         /// Its name
         name: String,
         /// After the end of a pipe as standard input: leave once the guest was silent for so long, in seconds
         #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=86_400))]
         linger: u64,
+        /// Take the console from who has it by way of a controller
+        #[arg(long, conflicts_with = "local")]
+        take_over: bool,
     },
 }
 
@@ -296,19 +305,8 @@ fn run_command(args: Args) -> anyhow::Result<ExitCode> {
             if json { print_json(&vm)? } else { print(&sentence(&vm))? }
         }
         Command::Forget { name, json } => forget(local, name, json)?,
-        Command::Console { name, linger } => {
-            let vm = ask(local, &Request::VmShow { name })?;
-            let name = clean_line(&vm.name);
-            let Some(socket) = vm.console else {
-                if vm.adopted {
-                    bail!(
-                        "{name} was adopted: its console is where the command line of its QEMU put it (-serial, \
-                         -chardev)"
-                    );
-                }
-                bail!("{name} has no console here: it is {}, or was started without one", vm_state(vm.state));
-            };
-            super::console::run(&name, &socket, Duration::from_secs(linger))?;
+        Command::Console { view, name, linger, take_over } => {
+            console(local, &view, name, Duration::from_secs(linger), take_over)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -325,6 +323,34 @@ fn show(local: &LocalAgent, view: &ViewArgs, name: String, json: bool) -> anyhow
         },
         Err(error) => Err(error),
     }
+}
+
+/// Joins standard input and output to the console of a VM of this host, or by a controller to that of any VM.
+fn console(
+    local: &LocalAgent,
+    view: &ViewArgs,
+    name: String,
+    linger: Duration,
+    takes_over: bool,
+) -> anyhow::Result<()> {
+    if takes_over || view.asks_cluster(local)? {
+        return super::console::run_by_controller(view.client()?, &name, takes_over, linger);
+    }
+    let vm = match ask(local, &Request::VmShow { name: name.clone() }) {
+        Ok(vm) => vm,
+        Err(error) if !view.local && is_missing(&error) && view.controllers.access()?.is_some() => {
+            return super::console::run_by_controller(view.client()?, &name, takes_over, linger);
+        }
+        Err(error) => return Err(error),
+    };
+    let name = clean_line(&vm.name);
+    let Some(socket) = vm.console else {
+        if vm.adopted {
+            bail!("{name} was adopted: its console is where the command line of its QEMU put it (-serial, -chardev)");
+        }
+        bail!("{name} has no console here: it is {}, or was started without one", vm_state(vm.state));
+    };
+    super::console::run(&name, &socket, linger)
 }
 
 fn forget(local: &LocalAgent, name: String, json: bool) -> anyhow::Result<()> {

@@ -1,17 +1,13 @@
-//! Joins a terminal, or a pipe, to a VM's serial console.
+//! Joins an input and an output to a console's socket.
 
 use std::fmt;
-use std::io::{self, IsTerminal, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::termios::{SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 
 /// The key that leaves the console: Ctrl-], as in virsh and telnet.
 const ESCAPE: u8 = 0x1d;
@@ -22,70 +18,9 @@ const TICK_MS: u16 = 200;
 const TYPED_BYTES_MAX: usize = 64 << 10;
 const READ_BYTES: usize = 4096;
 
-/// Puts a terminal into raw mode until this value is dropped.
-struct Raw<'a> {
-    terminal: BorrowedFd<'a>,
-    before: Termios,
-}
-
-impl<'a> Raw<'a> {
-    fn new(terminal: BorrowedFd<'a>) -> nix::Result<Raw<'a>> {
-        let before = tcgetattr(terminal)?;
-        let mut raw = before.clone();
-        cfmakeraw(&mut raw);
-        tcsetattr(terminal, SetArg::TCSANOW, &raw)?;
-        Ok(Raw { terminal, before })
-    }
-}
-
-impl Drop for Raw<'_> {
-    fn drop(&mut self) {
-        // This fails only if the terminal is gone.
-        let _ = tcsetattr(self.terminal, SetArg::TCSADRAIN, &self.before);
-    }
-}
-
-/// Joins standard input and output to the console at `socket`. Ends when Ctrl-] is typed, the console closes or a
-/// signal comes, or when the guest was silent for `linger` after the end of a pipe.
-pub fn run(name: &str, socket: &Path, linger: Duration) -> anyhow::Result<()> {
-    let interrupt = skein_terminal::interrupt_flag()?;
-    let hang_up = signal_hook::consts::SIGHUP;
-    signal_hook::flag::register(hang_up, interrupt.clone()).context("cannot handle signals")?;
-    let console =
-        connect(socket).with_context(|| format!("cannot connect to {name}'s console {}", socket.display()))?;
-    let stdin = io::stdin();
-    let terminal = stdin.is_terminal();
-    let raw = if terminal {
-        eprintln!(
-            "Console of {name}; Ctrl-] leaves it. One at a time: if nothing comes, press Enter, or close the other."
-        );
-        Some(Raw::new(stdin.as_fd()).context("cannot set this terminal to raw mode")?)
-    } else {
-        None
-    };
-    let end = Join::new(console, stdin.as_fd(), terminal, io::stdout().lock())
-        .run(linger, || interrupt.load(Ordering::Relaxed));
-    drop(raw);
-    let end = end.with_context(|| format!("the console of {name} broke"))?;
-    if terminal {
-        eprintln!("\n{end}");
-    }
-    Ok(())
-}
-
-/// Connects to a socket. Fails at once if the console's queue of waiting connections is full.
-fn connect(path: &Path) -> io::Result<UnixStream> {
-    let console = skein_client::Client::new(path).connect().map_err(|error| match error {
-        skein_client::CallError::NoAgent { source, .. } | skein_client::CallError::Forbidden { source, .. } => source,
-        error => io::Error::other(error.to_string()),
-    })?;
-    console.set_nonblocking(true)?;
-    Ok(console)
-}
-
 /// Why a console was left. In words: `Silent.`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     /// A signal came.
     Interrupted,
     /// The VM's end of the console closed.
@@ -118,7 +53,7 @@ struct Readable {
 
 /// A console that is joined to an input and an output, such as the standard ones. A step that returns an [`End`] is
 /// the last one.
-struct Join<'a, W> {
+pub(super) struct Join<'a, W> {
     console: UnixStream,
     input: BorrowedFd<'a>,
     /// Whether the input is a terminal, which has keys for this program. All bytes of a pipe are for the guest.
@@ -134,7 +69,7 @@ struct Join<'a, W> {
 }
 
 impl<'a, W: Write> Join<'a, W> {
-    fn new(console: UnixStream, input: BorrowedFd<'a>, is_terminal: bool, output: W) -> Join<'a, W> {
+    pub(super) fn new(console: UnixStream, input: BorrowedFd<'a>, is_terminal: bool, output: W) -> Join<'a, W> {
         Join {
             console,
             input,
@@ -147,8 +82,16 @@ impl<'a, W: Write> Join<'a, W> {
         }
     }
 
-    /// Carries bytes both ways until there is a reason to end.
-    fn run(mut self, linger: Duration, is_interrupted: impl Fn() -> bool) -> io::Result<End> {
+    /// Carries bytes both ways until there is a reason to end. While `is_typing` some of the input is on its way.
+    ///
+    /// # Errors
+    /// The console, the input or the output fails.
+    pub(super) fn run(
+        mut self,
+        linger: Duration,
+        is_interrupted: impl Fn() -> bool,
+        is_typing: impl Fn() -> bool,
+    ) -> io::Result<End> {
         loop {
             let readable = self.wait()?;
             if is_interrupted() {
@@ -166,6 +109,9 @@ impl<'a, W: Write> Join<'a, W> {
             }
             if let Some(end) = self.send_typed()? {
                 return Ok(end);
+            }
+            if is_typing() {
+                self.active = Instant::now();
             }
             if !self.is_open && self.active.elapsed() >= linger {
                 return Ok(End::Silent);
@@ -281,7 +227,8 @@ mod tests {
         writer.write_all(input).unwrap();
         let guest = thread::spawn(move || guest(guests_end, writer));
         let mut printed = Vec::new();
-        let end = Join::new(console, reader.as_fd(), is_terminal, &mut printed).run(linger, || false).unwrap();
+        let end =
+            Join::new(console, reader.as_fd(), is_terminal, &mut printed).run(linger, || false, || false).unwrap();
         guest.join().unwrap();
         (end, String::from_utf8(printed).unwrap())
     }
