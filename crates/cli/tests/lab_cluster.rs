@@ -6,12 +6,16 @@
 mod controlled;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Instant;
 
 use serde_json::Value;
 use skein_api::{Request, StartOptions, VmOrigin, VmState};
-use skein_lab_cluster::{Controlled, GUEST_TIME, Settings, Start, done, filled, noise, until};
+use skein_lab_cluster::{Controlled, GUEST_TIME, Settings, Start, done, echoing, filled, noise, until};
 
 use controlled::{DEADLINE, FENCE_AGENT};
 
@@ -79,6 +83,56 @@ fn a_host_is_drained_and_its_guests_come_home() {
 }
 
 /// Waits until an operation is over, and returns it.
+/// Collects what comes by a pipe, from now on.
+fn collected(mut pipe: impl Read + Send + 'static) -> Arc<Mutex<Vec<u8>>> {
+    let all = Arc::new(Mutex::new(Vec::new()));
+    let collected = all.clone();
+    thread::spawn(move || {
+        let mut chunk = [0; 4096];
+        while let Ok(length @ 1..) = pipe.read(&mut chunk) {
+            collected.lock().unwrap().extend(&chunk[..length]);
+        }
+    });
+    all
+}
+
+#[test]
+fn a_console_is_had_from_any_host_and_goes_on_where_its_guest_moves() {
+    let world = up();
+    let definition = echoing(&world.cluster.bare("v1"), world.cluster.dir());
+    world.cluster.start_vm("b", &definition);
+    world.sees(&["v1".to_owned()], "b");
+    let mut console = world.command(&["vm", "console", "v1"]);
+    console.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut console = console.spawn().expect("skein can be run");
+    let mut typed = console.stdin.take().unwrap();
+    let (output, notes) = (collected(console.stdout.take().unwrap()), collected(console.stderr.take().unwrap()));
+    let has =
+        |collected: &Mutex<Vec<u8>>, words: &str| String::from_utf8_lossy(&collected.lock().unwrap()).contains(words);
+    // What is typed before the guest has booted, nobody reads.
+    world.waits("the guest writes back", || {
+        typed.write_all(b"?").expect("the console is there");
+        has(&output, "?")
+    });
+    let second = world.skein(&["vm", "console", "v1"]);
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(!second.status.success() && said.contains("has the console") && said.contains("--take-over"), "{said}");
+    done(&world.skein(&["migrate", "v1", "--to", "c"]), "skein migrate v1");
+    world.waits("the console is there again", || has(&notes, "the VM runs on c now"));
+    typed.write_all(b"on c").unwrap();
+    world.waits("the guest writes back where it is now", || has(&output, "on c"));
+    // The end of the input is that of the command, which lets the console go.
+    drop(typed);
+    let mut status = None;
+    world.waits("the command ends", || {
+        status = console.try_wait().expect("it can be waited for");
+        status.is_some()
+    });
+    assert!(status.unwrap().success(), "{}", String::from_utf8_lossy(&notes.lock().unwrap()));
+    done(&world.skein(&["vm", "console", "v1"]), "skein vm console");
+    world.cluster.check();
+}
+
 fn ended(world: &Controlled, id: &str) -> Value {
     let show = || world.json(&["operation", "show", id, "--json"]);
     world.waits("the operation is over", || !show()["ended"].is_null());

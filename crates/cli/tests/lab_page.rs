@@ -8,45 +8,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
-use skein_lab_cluster::{Controlled, Settings, filled, noise};
+use skein_lab_cluster::{Controlled, Settings, echoing, filled, noise};
 
 /// The host where the controller runs, beside an agent, and the browser.
 const CONTROLLER_HOST: &str = "a";
 /// What the script ends with where node or a browser cannot be had.
 const NONE_HERE: i32 = 3;
-
-/// A disk's first sector: it writes back each byte that comes by the first serial port. Between bytes it waits for the
-/// timer's interrupt, so that the guest takes no CPU.
-const ECHO: [u8; 34] = [
-    0xfb, // sti
-    0xba, 0xfd, 0x03, // next: mov dx, 0x3fd
-    0xec, // wait: in al, dx
-    0xa8, 0x01, // test al, 1
-    0x75, 0x03, // jnz come
-    0xf4, // hlt
-    0xeb, 0xf8, // jmp wait
-    0xba, 0xf8, 0x03, // come: mov dx, 0x3f8
-    0xec, // in al, dx
-    0x88, 0xc4, // mov ah, al
-    0xba, 0xfd, 0x03, // mov dx, 0x3fd
-    0xec, // full: in al, dx
-    0xa8, 0x20, // test al, 0x20
-    0x74, 0xfb, // jz full
-    0xba, 0xf8, 0x03, // mov dx, 0x3f8
-    0x88, 0xe0, // mov al, ah
-    0xee, // out dx, al
-    0xeb, 0xdf, // jmp next
-];
-
-/// Returns the definition of a guest that echoes what is typed at its console.
-fn echoing(bare: &str, dir: &Path) -> String {
-    let mut image = vec![0; 1 << 20];
-    image[..ECHO.len()].copy_from_slice(&ECHO);
-    image[510..512].copy_from_slice(&[0x55, 0xaa]);
-    let path = dir.join("echo.img");
-    fs::write(&path, image).expect("the directory takes files");
-    format!("{bare}[[disk]]\npath = '{}'\nformat = 'raw'\ncache = 'writeback'\n", path.display())
-}
 
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/page.sh")

@@ -12,14 +12,15 @@ const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const NONE_HERE: i32 = 3;
 /// What the script ends with where in some try RDMA did not begin in time, as the machine is busy.
 const TOO_SLOW: i32 = 4;
-/// What is tried: a tunnel, both of whose rails are cut, and a guest's RAM, as one rail is cut.
-const TRIES: &str = "both-are-cut guest-one-rail-cut";
+/// What is tried: a tunnel, both of whose rails are cut; a guest's RAM, sealed; and as NICs write it, while one rail is
+/// cut, and both.
+const TRIES: &str = "both-are-cut guest-sealed guest-one-rail-cut guest-both-rails-cut";
 
 #[test]
 fn agents_move_a_guest_over_the_kernels_rdma_and_rails_may_be_cut() {
     let skein = env!("CARGO_BIN_EXE_skein");
     let mut script = Command::new(Path::new(REPOSITORY).join("scripts/rdma.sh"));
-    script.arg(skein).env("TRIES", TRIES).env("ATTEMPTS", "1").stdin(Stdio::null());
+    script.arg(skein).env("TRIES", TRIES).env("ATTEMPTS", "2").stdin(Stdio::null());
     let status = script.status().expect("the script can be run");
     match status.code() {
         Some(NONE_HERE) => return println!("skipped: no emulated machine with RDMA, as said above"),

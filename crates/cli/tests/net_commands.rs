@@ -1,14 +1,14 @@
-//! Tests the commands that measure what paths carry: the program itself, its output and its exit status, with an agent
-//! that plays back answers.
+//! Tests the commands that tell what paths carry, and whether by RDMA: the program itself, its output and its exit
+//! status, with an agent that plays back answers.
 
 mod fake;
 
-use fake::{Agent, say};
+use fake::{Agent, last, over_rdma, say};
 use skein_api::{
-    FindingKind, MeasuredRate, Probe, ProbeFinding, ProbedEnd, ProbedPath, Reply, Request, RoundTrip, Together,
-    UsedCpu, Verdict,
+    FindingKind, MeasuredRate, Migration, Probe, ProbeFinding, ProbedEnd, ProbedPath, Reply, Request, RoundTrip,
+    Together, UsedCpu, Verdict,
 };
-use skein_network::InterfaceAddress;
+use skein_network::{Interface, InterfaceAddress, RdmaPort};
 
 fn probe(mbit: u64) -> Probe {
     let end = |nic: &str, host: u8| ProbedEnd {
@@ -141,11 +141,16 @@ fn a_result_without_rates_says_so_when_it_is_to_be_compared() {
     run(&["--compare", "rates.json"]).exits(0).says(&format!("this measurement has {none}\n"));
 }
 
-#[test]
-fn a_host_that_is_in_no_network_of_this_one_is_told_so() {
+/// Returns the interfaces of a host with bonds and bridges.
+fn interfaces() -> Vec<Interface> {
     let recording = include_str!("../../network/tests/recordings/bond-vlan-bridge.json");
     let recording: skein_network::Recording = serde_json::from_str(recording).unwrap();
-    let mut interfaces = skein_network::read(&recording).unwrap();
+    skein_network::read(&recording).unwrap()
+}
+
+#[test]
+fn a_host_that_is_in_no_network_of_this_one_is_told_so() {
+    let mut interfaces = interfaces();
     for address in interfaces.iter_mut().flat_map(|of| &mut of.nic.addresses).filter(|of| of.ip.is_ipv4()) {
         // This host is in no network of everybody's own hosts.
         *address = InterfaceAddress { ip: "127.99.0.7".parse().unwrap(), prefix_len: 30, ..*address };
@@ -171,4 +176,73 @@ fn a_host_that_is_in_no_network_of_this_one_is_told_so() {
         (&serde_json::json!([]), &serde_json::json!(["bond0", "vmbr7"]))
     );
     agent.run(&["net", "show", "hostb", "--to", "hostc"]).exits(2);
+}
+
+/// Returns a result with a path over RDMA, one whose RDMA failed, and one that was not to use RDMA.
+fn with_rdma() -> Probe {
+    let mut probe = probe(940);
+    probe.verdict.findings.clear();
+    let mut neither = probe.paths[1].clone();
+    neither.local.nic = "eth2".into();
+    (probe.paths[0].over_rdma, probe.paths[0].lost_bytes) = (true, None);
+    probe.paths[1].carries.clear();
+    probe.paths[1].no_rdma = "hostb has none there\u{1b}[2J".into();
+    probe.paths.push(neither);
+    probe
+}
+
+#[test]
+fn a_probe_says_which_paths_go_over_rdma_and_why_others_do_not() {
+    let agent = Agent::start(vec![
+        say(Reply::Probe(Box::new(with_rdma()))),
+        say(Reply::Probes { probes: vec![with_rdma()] }),
+        say(Reply::Probe(Box::new(with_rdma()))),
+    ]);
+    let to = ["net", "probe", "--to", "hostb"];
+    let text = agent.run(&to).exits(0).says("    data        goes over RDMA\n");
+    let text = text.says("    data        goes over TCP; no RDMA: hostb has none there\u{fffd}[2J\n");
+    // A path that was not to use RDMA says nothing of it.
+    assert_eq!(text.out.matches("    data  ").count(), 2, "{}", text.out);
+    text.is("net-probe-rdma");
+    agent.run(&["net", "probe", "--last"]).exits(0).is("net-probe-rdma");
+    let json = agent.run(&[&to[..], &["--json"]].concat()).exits(0);
+    assert_eq!(serde_json::from_str::<Probe>(&json.out).unwrap(), with_rdma());
+}
+
+#[test]
+fn another_hosts_rdma_devices_are_shown() {
+    let port = |device: &str, active| RdmaPort {
+        device: device.into(),
+        port: 1,
+        active,
+        link_layer: "Ethernet".into(),
+        rate: "100 Gb/sec (4X EDR)".into(),
+        nic: None,
+    };
+    let mut interfaces = interfaces();
+    let nic = interfaces.iter_mut().find(|of| of.nic.name == "eth0").unwrap();
+    nic.rdma = vec![port("mlx5_0\u{1b}[2J", true), port("mlx5_1", false)];
+    let agent = Agent::start(vec![say(Reply::Network { interfaces })]);
+    let text = agent.run(&["net", "show", "hostb"]).exits(0);
+    let text = text.says("  mlx5_0\u{fffd}[2J port 1, Ethernet, 100 Gb/sec (4X EDR), active; mlx5_1 port 1, Ethernet,");
+    let text = text.says(" mlx5_1 port 1, Ethernet, 100 Gb/sec (4X EDR), NOT ACTIVE\n");
+    assert_eq!(text.out.matches("mlx5_1").count(), 1, "{}", text.out);
+    assert_eq!(agent.asked(), [Request::NetShow { name: "hostb".into() }]);
+}
+
+#[test]
+fn a_migration_over_rdma_is_shown_with_what_the_devices_counted() {
+    let agent = Agent::start(vec![vec![last(over_rdma())], vec![last(over_rdma())]]);
+    let text = agent.run(&["migration", "show", "4f1c"]).exits(0);
+    let text = text.says("eth0 → 10.0.0.2  940 Mb/s, 1.1 GiB sent, RDMA\n");
+    let text = text.says("  mlx5_0\u{fffd}[2J: 1.2 GiB sent, 3 MiB received; priority 3: 1.2 GiB sent, 0 KiB received");
+    let text = text.says("; priority 3: 1.2 GiB sent, 0 KiB received; priority 5: 12 KiB sent, 3 MiB received\n");
+    let text = text.says("eth1 → 10.0.1.2  943 Mb/s, 1.1 GiB sent, RDMA\n");
+    let text = text.says("  rxe0: 293000 packets sent, 0 received\n");
+    let text = text.says("eth2 → 10.0.2.2  940 Mb/s, 1.1 GiB sent\n");
+    let text = text.says("  2: a NIC has one queue; no RDMA: cannot receive: no such device\u{fffd}[31m\n");
+    let text = text.says("  256 MiB straight into the guest's RAM (RDMA), not encrypted\n");
+    text.is("migration-show-rdma");
+    let json = agent.run(&["migration", "show", "4f1c", "--json"]).exits(0);
+    assert_eq!(serde_json::from_str::<Migration>(&json.out).unwrap(), over_rdma());
 }

@@ -299,11 +299,11 @@ pub fn rdma_words(counters: &RdmaCounters) -> String {
     let packets = |of: SentAndReceived| format!("{} packets sent, {} received", of.sent, of.received);
     let bytes = |of: SentAndReceived| format!("{} sent, {} received", about_bytes(of.sent), about_bytes(of.received));
     let all = counters.bytes.map(bytes).or_else(|| counters.packets.map(packets));
-    let used = counters.priorities.iter().enumerate().filter(|(_, of)| of.sent + of.received > 0);
+    let used = counters.priorities.iter().enumerate().filter(|(_, of)| of.sent > 0 || of.received > 0);
     let priorities = used.map(|(priority, of)| format!("priority {priority}: {}", bytes(*of)));
-    let words: Vec<String> =
-        std::iter::once(all.unwrap_or_else(|| "counts nothing".into())).chain(priorities).collect();
-    format!("{}: {}", counters.device, words.join("; "))
+    let words: Vec<String> = all.into_iter().chain(priorities).collect();
+    let words = if words.is_empty() { "counts nothing".into() } else { words.join("; ") };
+    format!("{}: {words}", counters.device)
 }
 
 #[cfg(test)]
@@ -338,5 +338,48 @@ mod tests {
         // The counts may be anything that another agent says.
         let most = PageCounts { pages: u64::MAX, stored_pages: u64::MAX, packed_bytes: u64::MAX, ..none };
         assert_eq!((most.guest_bytes(), most.wire_bytes()), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn what_an_rdma_device_counted_is_told_in_words() {
+        let both = |sent, received| SentAndReceived { sent, received };
+        let counters = RdmaCounters { device: "mlx5_0".into(), ..RdmaCounters::default() };
+        assert_eq!(rdma_words(&counters), "mlx5_0: counts nothing");
+        // Soft-RoCE counts packets only.
+        let packets = RdmaCounters { packets: Some(both(30, 0)), ..counters.clone() };
+        assert_eq!(rdma_words(&packets), "mlx5_0: 30 packets sent, 0 received");
+        let bytes = RdmaCounters { bytes: Some(both(1_300_000_000, 3 << 20)), ..packets };
+        assert_eq!(rdma_words(&bytes), "mlx5_0: 1.2 GiB sent, 3 MiB received", "bytes tell more than packets");
+        let idle = RdmaCounters { bytes: Some(both(0, 0)), priorities: vec![both(0, 0); 8], ..bytes };
+        assert_eq!(rdma_words(&idle), "mlx5_0: 0 KiB sent, 0 KiB received", "a priority without a byte is left out");
+    }
+
+    #[test]
+    fn what_went_by_priority_is_told_of_those_that_were_used() {
+        let both = |sent, received| SentAndReceived { sent, received };
+        let mut priorities = vec![both(0, 0); 8];
+        (priorities[0], priorities[3], priorities[7]) = (both(0, 4096), both(1 << 30, 0), both(1 << 20, 2 << 20));
+        let bytes = Some(both(3 << 30, 0));
+        let counters = RdmaCounters { device: "mlx5_0".into(), bytes, priorities, ..RdmaCounters::default() };
+        let used = "priority 0: 0 KiB sent, 4 KiB received; priority 3: 1 GiB sent, 0 KiB received; \
+                    priority 7: 1 MiB sent, 2 MiB received";
+        assert_eq!(rdma_words(&counters), format!("mlx5_0: 3 GiB sent, 0 KiB received; {used}"));
+        // The counts may be anything that a driver or another agent says.
+        let most = RdmaCounters {
+            bytes: Some(both(u64::MAX, u64::MAX)),
+            packets: Some(both(u64::MAX, u64::MAX)),
+            priorities: vec![both(u64::MAX, 0), both(0, u64::MAX)],
+            ..counters
+        };
+        let (all, none) = ("16777216 TiB", "0 KiB");
+        assert_eq!(
+            rdma_words(&most),
+            format!(
+                "mlx5_0: {all} sent, {all} received; priority 0: {all} sent, {none} received; \
+                 priority 1: {none} sent, {all} received"
+            )
+        );
+        let packets = RdmaCounters { bytes: None, priorities: Vec::new(), ..most };
+        assert_eq!(rdma_words(&packets), format!("mlx5_0: {0} packets sent, {0} received", u64::MAX));
     }
 }

@@ -18,6 +18,7 @@ use skein_api::{
     MigrationPhase, Outcome, PATHS_CARRIED, PageCounts, PageFigures, PathView as MigrationPath, Reply, Report, Request,
     RequestLine, Role, SourcePhase, TargetPhase, VmState, VmView, read_line, write_line,
 };
+use skein_network::{RdmaCounters, SentAndReceived};
 
 /// After this a wait is given up.
 pub const DEADLINE: Duration = Duration::from_secs(120);
@@ -352,6 +353,35 @@ pub fn indirect() -> Migration {
         ..copied.pages.clone().unwrap()
     };
     Migration { copy: Some(CopyProgress { pages: Some(pages), ..copied }), ..at(SourcePhase::Precopy, 5000) }
+}
+
+/// Returns a migration with a path over RDMA, by a device that counts priorities, one over soft-RoCE, which counts
+/// packets, and one whose RDMA failed.
+pub fn over_rdma() -> Migration {
+    let both = |sent, received| SentAndReceived { sent, received };
+    let mut priorities = vec![both(0, 0); 8];
+    (priorities[3], priorities[5]) = (both(1_310_000_000, 0), both(12 << 10, 3 << 20));
+    let mlx5 = RdmaCounters {
+        device: "mlx5_0\u{1b}[2J".into(),
+        bytes: Some(both(1_300_000_000, 3 << 20)),
+        packets: Some(both(317_000, 4_200)),
+        priorities,
+    };
+    let soft = RdmaCounters { device: "rxe0".into(), packets: Some(both(293_000, 0)), ..RdmaCounters::default() };
+    let mut migration = at(SourcePhase::Precopy, 1530);
+    let failed = MigrationPath {
+        nic: "eth2".into(),
+        remote: "10.0.2.2".into(),
+        connections: "2: a NIC has one queue; no RDMA: cannot receive: no such device\u{1b}[31m".into(),
+        ..migration.paths[0].clone()
+    };
+    for (path, rdma) in migration.paths.iter_mut().zip([mlx5, soft]) {
+        (path.rdma_connections, path.rdma) = (1, Some(rdma));
+    }
+    migration.paths.push(failed);
+    let counts = &mut migration.copy.as_mut().unwrap().pages.as_mut().unwrap().counts;
+    (counts.stored_pages, counts.written_pages) = (160 << 10, 64 << 10);
+    migration
 }
 
 pub fn in_doubt() -> Migration {

@@ -487,6 +487,35 @@ mod tests {
     }
 
     #[test]
+    fn a_nics_rdma_devices_are_told_with_their_state() {
+        let recording = include_str!("../../../../network/tests/recordings/bond-vlan-bridge.json");
+        let mut recording: serde_json::Value = serde_json::from_str(recording).unwrap();
+        let class = "/sys/class/infiniband";
+        recording[format!("directory {class}")] = serde_json::json!({ "names": ["mlx5_0", "mlx5_1"] });
+        let files = [
+            ("mlx5_0", [("state", "4: ACTIVE\n"), ("link_layer", "Ethernet\n"), ("rate", "100 Gb/sec (4X EDR)\n")]),
+            ("mlx5_1", [("state", "1: DOWN\n"), ("link_layer", "InfiniBand\n"), ("rate", "40 Gb/sec\u{1b}[2J\n")]),
+        ];
+        for (device, files) in files {
+            recording[format!("directory {class}/{device}/ports")] = serde_json::json!({ "names": ["1"] });
+            let port = format!("{class}/{device}/ports/1");
+            recording[format!("directory {port}/gid_attrs/ndevs")] = serde_json::json!({ "names": ["0"] });
+            for (file, text) in files.into_iter().chain([("gid_attrs/ndevs/0", "eth0\n")]) {
+                recording[format!("file {port}/{file}")] = serde_json::json!({ "text": text });
+            }
+        }
+        let recording: Recording = serde_json::from_value(recording).unwrap();
+        let text = shown(&skein_network::read(&recording).unwrap());
+        let told = text.lines().filter_map(|line| line.trim().strip_prefix("RDMA "));
+        let told: Vec<&str> = told.map(str::trim).collect();
+        let first = "mlx5_0 port 1, Ethernet, 100 Gb/sec (4X EDR), active";
+        let second = "mlx5_1 port 1, InfiniBand, 40 Gb/sec\u{fffd}[2J, NOT ACTIVE";
+        assert_eq!(told, [format!("{first}; {second}")], "{text}");
+        let below = text.split("eth0: ").nth(1).and_then(|rest| rest.split("eth1: ").next()).unwrap();
+        assert!(below.contains(first), "it is eth0's: {text}");
+    }
+
+    #[test]
     fn interfaces_in_a_circle_are_shown_once() {
         let recording = include_str!("../../../../network/tests/recordings/bond-vlan-bridge.json");
         let mut interfaces = skein_network::read(&serde_json::from_str::<Recording>(recording).unwrap()).unwrap();
