@@ -16,6 +16,9 @@ pub enum FabricError {
     /// The library is not there, or cannot be used.
     #[error("{0}")]
     NoLibrary(String),
+    /// A rail is not to be used, for a reason in words.
+    #[error("{0}")]
+    Refused(String),
     /// A call of the library failed.
     #[error("{call}: {words} ({code})")]
     Call {

@@ -49,6 +49,10 @@ struct State {
     is_stuck: bool,
     /// What is told wrongly of regions of so many bytes.
     wrong: Option<(usize, Wrong)>,
+    /// How many writes were refused because of where they were to go.
+    refused_writes: usize,
+    /// How many more regions may be registered; `None`: as many as there is memory for.
+    registrations_left: Option<usize>,
 }
 
 /// Makes something else of what a region is.
@@ -107,6 +111,8 @@ impl FakeFabric {
             random: seed,
             is_stuck: false,
             wrong: None,
+            refused_writes: 0,
+            registrations_left: None,
         };
         FakeFabric { world: Arc::new(World { state: Mutex::new(state), changed: Condvar::new() }), abilities }
     }
@@ -138,9 +144,16 @@ impl FakeFabric {
         self.world.state.lock().wrong = Some((bytes, wrong));
     }
 
-    /// Returns whether something wrong is told.
-    pub fn tells_wrong(&self) -> bool {
-        self.world.state.lock().wrong.is_some()
+    /// Registers so many regions from now on, of all endpoints together, and refuses what comes after them, as a host
+    /// does where a process may lock no more memory (`ulimit -l`). Regions that are dropped make no room for others.
+    pub fn limit_registrations(&self, count: usize) {
+        self.world.state.lock().registrations_left = Some(count);
+    }
+
+    /// Returns how many writes were refused because no region has the key, or not all of the bytes that were to be
+    /// written. Nothing was written by these.
+    pub fn refused_writes(&self) -> usize {
+        self.world.state.lock().refused_writes
     }
 
     /// Ends every operation that is under way, and each that is begun from now on, with an error.
@@ -247,7 +260,10 @@ impl State {
                 self.complete(peer, Completion::Received { token, bytes });
             }
             What::Write(there, immediate) => {
-                let Some(there) = self.place(there, operation.here.bytes()) else { return failed("no such memory") };
+                let Some(there) = self.place(there, operation.here.bytes()) else {
+                    self.refused_writes += 1;
+                    return failed("no such memory");
+                };
                 let token = match immediate {
                     Some(_) => Some(self.ends.get_mut(&peer)?.receives.pop_front()?.1),
                     None => None,
@@ -319,6 +335,10 @@ impl Endpoint for FakeEndpoint {
     fn register(&self, memory: &SharedMemory, access: Access, key: u64) -> Result<Arc<dyn Region>, FabricError> {
         let mapping = Mapping::new(memory).map_err(|error| FabricError::NoMemory(error.to_string()))?;
         let (bytes, mut state) = (memory.bytes(), self.world.state.lock());
+        if let Some(left) = state.registrations_left {
+            let none_left = || FabricError::NoMemory("no more of it may be locked".into());
+            state.registrations_left = Some(left.checked_sub(1).ok_or_else(none_left)?);
+        }
         let wrong = state.wrong.filter(|(of, _)| *of == bytes);
         let told = RemoteMemory { address: 0, key };
         let region = Arc::new(FakeRegion { mapping, bytes, told: wrong.map_or(told, |(_, wrong)| wrong(told)) });
@@ -401,5 +421,75 @@ impl FakeEndpoint {
 impl Drop for FakeEndpoint {
     fn drop(&mut self) {
         self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Buffer;
+
+    fn fabric() -> FakeFabric {
+        FakeFabric::new(FakeAbilities { immediates: true, ordered: true }, 1)
+    }
+
+    fn register(at: &SharedEndpoint, access: Access, key: u64) -> Result<Arc<dyn Region>, FabricError> {
+        let buffer = Buffer::new(4096).unwrap();
+        at.register(buffer.memory(), access, key)
+    }
+
+    #[test]
+    fn writes_that_go_nowhere_fail_and_are_counted() {
+        let fabric = fabric();
+        let (a, b) = (fabric.endpoint(), fabric.endpoint());
+        a.connect(b.name()).unwrap();
+        let from = Slice::new(register(&a, Access::Local, 1).unwrap(), 0..4096).unwrap();
+        let region = register(&b, Access::RemoteWrite, 2).unwrap();
+        let (whole, end) = (region.remote(), region.bytes() as u64);
+        let at = |address: u64| RemoteMemory { address, ..whole };
+        for (to, refused) in [
+            (at(0), 0),
+            (at(end - 4096), 0),
+            (at(end - 4095), 1),
+            (at(u64::MAX), 2),
+            (RemoteMemory { key: 3, ..whole }, 3),
+            // What is registered for operations of its own end alone is nothing that can be written to.
+            (RemoteMemory { key: 1, ..whole }, 4),
+            (whole, 4),
+        ] {
+            let before = fabric.refused_writes();
+            assert_eq!(a.write(&from, to, None, 5), Ok(Begun::Yes));
+            let mut taken = Vec::new();
+            a.poll(&mut taken).unwrap();
+            match &taken[..] {
+                [Completion::Done { token: 5 }] => assert_eq!(refused, before, "{to:?}"),
+                [Completion::Failed { token: Some(5), .. }] => assert_eq!(refused, before + 1, "{to:?}"),
+                other => panic!("{to:?}: {other:?}"),
+            }
+            assert_eq!(fabric.clone().refused_writes(), refused, "{to:?}");
+        }
+        // Where no peer is left, that is why a write fails, and not where it was to go.
+        fabric.cut();
+        assert_eq!(a.write(&from, at(end), None, 6), Ok(Begun::Yes));
+        a.poll(&mut Vec::new()).unwrap();
+        assert_eq!(fabric.refused_writes(), 4);
+    }
+
+    #[test]
+    fn no_more_is_registered_than_the_limit_allows() {
+        let fabric = fabric();
+        let (a, b) = (fabric.endpoint(), fabric.endpoint());
+        let registered = |at: &SharedEndpoint, key: u64| register(at, Access::RemoteWrite, key).map(drop);
+        assert_eq!(registered(&a, 1), Ok(()));
+        fabric.clone().limit_registrations(2);
+        assert_eq!([registered(&a, 2), registered(&b, 3)], [Ok(()), Ok(())]);
+        let later = fabric.endpoint();
+        for at in [&a, &b, &later, &a] {
+            let refused = registered(at, 4);
+            assert!(matches!(refused, Err(FabricError::NoMemory(_))), "{refused:?}");
+        }
+        fabric.limit_registrations(1);
+        assert_eq!(registered(&later, 5), Ok(()));
+        assert!(registered(&later, 6).is_err());
     }
 }

@@ -63,11 +63,7 @@ impl Library {
             }
         };
         std::mem::forget(library);
-        let (major, minor) = loaded.version();
-        if version(major.into(), minor.into()) < VERSION {
-            let wanted = format!("{}.{}", VERSION >> 16, VERSION & 0xffff);
-            return Err(FabricError::NoLibrary(format!("{LIBRARY} is {major}.{minor}: {wanted} or newer is needed")));
-        }
+        check_release(loaded.version())?;
         Ok(loaded)
     }
 
@@ -147,6 +143,18 @@ impl Library {
     }
 }
 
+/// Checks that a release of the library, of this major and minor number, has all that is used.
+///
+/// # Errors
+/// [`FabricError::NoLibrary`]: the release is too old.
+fn check_release((major, minor): (u16, u16)) -> Result<(), FabricError> {
+    if version(major.into(), minor.into()) < VERSION {
+        let wanted = format!("{}.{}", VERSION >> 16, VERSION & 0xffff);
+        return Err(FabricError::NoLibrary(format!("{LIBRARY} is {major}.{minor}: {wanted} or newer is needed")));
+    }
+    Ok(())
+}
+
 impl std::fmt::Debug for Library {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (major, minor) = self.version();
@@ -221,5 +229,22 @@ impl Offer {
 impl std::fmt::Debug for Offer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.abilities.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_release_that_is_too_old_is_told_and_newer_ones_are_used() {
+        for (major, minor) in [(0, 0), (0, u16::MAX), (1, 0), (1, 16)] {
+            let why = format!("libfabric.so.1 is {major}.{minor}: 1.17 or newer is needed");
+            assert_eq!(check_release((major, minor)), Err(FabricError::NoLibrary(why)));
+        }
+        // Release 2 has the interface of release 1 as well, under the same name.
+        for release in [(1, 17), (1, 18), (1, u16::MAX), (2, 0), (2, 6), (u16::MAX, u16::MAX)] {
+            assert_eq!(check_release(release), Ok(()), "{release:?}");
+        }
     }
 }

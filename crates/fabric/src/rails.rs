@@ -113,3 +113,52 @@ impl Rails for HostRails {
         self.barred.iter().any(|barred| barred == nic) || (self.needs_device && !has_device())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_devices() -> HostRails {
+        HostRails::of_devices(Vec::new())
+    }
+
+    fn of_providers() -> HostRails {
+        HostRails::of_providers(Vec::new(), vec!["tcp;ofi_rxm".to_owned()])
+    }
+
+    #[test]
+    fn a_nic_that_is_barred_has_no_rail_whether_or_not_it_has_a_device() {
+        let barred = || vec!["eth1".to_owned(), "ib0".to_owned()];
+        // Whether plaintext is allowed changes nothing, whichever is said first.
+        for rails in [
+            of_devices().without(barred()),
+            of_providers().without(barred()),
+            of_devices().without(barred()).with_plaintext(),
+            of_providers().with_plaintext().without(barred()),
+        ] {
+            for nic in ["eth1", "ib0"] {
+                for has_device in [false, true] {
+                    assert!(rails.bars(nic, &|| has_device), "{rails:?}: {nic}, {has_device}");
+                }
+            }
+            // A name that is only like a barred one is another NIC's.
+            for nic in ["eth0", "eth10", "eth", "h1", "ETH1", ""] {
+                assert!(!rails.bars(nic, &|| true), "{rails:?}: {nic}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_nic_without_a_device_has_no_rail_of_providers_that_need_one_and_may_have_one_of_others() {
+        let elsewhere = || vec!["eth1".to_owned()];
+        for rails in [of_devices(), of_devices().without(elsewhere()), of_devices().with_plaintext()] {
+            assert!(rails.bars("eth0", &|| false), "{rails:?}");
+            assert!(!rails.bars("eth0", &|| true), "{rails:?}");
+        }
+        for rails in [of_providers(), of_providers().without(elsewhere()), of_providers().with_plaintext()] {
+            for has_device in [false, true] {
+                assert!(!rails.bars("eth0", &|| has_device), "{rails:?}: {has_device}");
+            }
+        }
+    }
+}

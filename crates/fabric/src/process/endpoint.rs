@@ -68,15 +68,25 @@ struct Link {
 struct Inbox {
     happened: VecDeque<Completion>,
     reply: Option<Result<Reply, FabricError>>,
+    /// Why the endpoint is of no use any more.
     over: Option<FabricError>,
+    /// Whether the process says nothing any more. One whose endpoint is over still closes that.
+    is_silent: bool,
     /// When the process was asked last whether it lives, and whether it has said anything since.
     pinged: Option<(Instant, bool)>,
+}
+
+impl Inbox {
+    fn fall_silent(&mut self, why: FabricError) {
+        self.is_silent = true;
+        self.over.get_or_insert(why);
+    }
 }
 
 impl Link {
     /// Takes in what the process has said.
     fn hear(&self, inbox: &mut Inbox) {
-        while inbox.over.is_none() {
+        while !inbox.is_silent {
             match self.channel.receive() {
                 Ok(Some((word, _))) => {
                     inbox.pinged = inbox.pinged.map(|(at, _)| (at, true));
@@ -84,11 +94,11 @@ impl Link {
                         Word::Happened(happened) => inbox.happened.extend(happened),
                         Word::Reply(reply) => inbox.reply = Some(reply),
                         Word::Alive => {}
-                        Word::Over(why) => inbox.over = Some(why),
+                        Word::Over(why) => drop(inbox.over.get_or_insert(why)),
                     }
                 }
                 Ok(None) => return,
-                Err(error) => inbox.over = Some(gone(&error)),
+                Err(error) => inbox.fall_silent(gone(&error)),
             }
         }
     }
@@ -97,7 +107,7 @@ impl Link {
     fn ping(&self, inbox: &mut Inbox) {
         let now = Instant::now();
         match inbox.pinged {
-            Some((at, false)) if now - at >= HANG_TIME => inbox.over = inbox.over.take().or_else(|| Some(hangs())),
+            Some((at, false)) if now - at >= HANG_TIME => inbox.fall_silent(hangs()),
             Some((_, false)) => {}
             Some((at, true)) if now - at < PING_PERIOD => {}
             // Where there is no room for the question, the process has enough to answer.
@@ -131,8 +141,8 @@ impl Link {
             if let Some(reply) = inbox.reply.take() {
                 return reply;
             }
-            if let Some(why) = inbox.over.clone() {
-                return Err(why);
+            if inbox.is_silent {
+                return Err(inbox.over.clone().unwrap_or_else(hangs));
             }
             drop(inbox);
             self.pause(deadline)?;
@@ -144,7 +154,8 @@ impl Link {
             // What it answers later is not taken for the answer to another question.
             let mut inbox = self.inbox.lock();
             inbox.reply = None;
-            return Err(inbox.over.get_or_insert_with(hangs).clone());
+            inbox.fall_silent(hangs());
+            return Err(inbox.over.clone().unwrap_or_else(hangs));
         }
         let patience = PollTimeout::try_from(ANSWER_CHECK).unwrap_or(PollTimeout::ZERO);
         let _ = poll(&mut [PollFd::new(self.channel.as_fd(), PollFlags::POLLIN)], patience);

@@ -1,6 +1,6 @@
 //! Is the process of a rail: does what the agent asks for, until the agent is gone. Each endpoint has a thread.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -27,6 +27,8 @@ use crate::rail::{OPERATIONS_MAX, RailEndpoint, RailRegion, RailSlice};
 const WITHOUT_ADDRESSES: [&str; 2] = ["shm", "efa"];
 /// How many requests are taken before completions are.
 const REQUESTS_AT_ONCE: usize = 64;
+/// How much may wait for the agent to take it before no completions are taken: a peer writes as often as it likes.
+const UNTOLD_MAX: usize = 256;
 /// How long a wait lasts at most: briefly where something is to be tried again.
 const RETRY_WAIT: Duration = Duration::from_millis(1);
 const IDLE_WAIT: Duration = Duration::from_secs(1);
@@ -131,7 +133,7 @@ impl Service {
                 }
                 is_idle = false;
             }
-            if !self.is_resting {
+            if !self.is_resting && self.untold.len() < UNTOLD_MAX {
                 is_idle &= !self.step(&mut happened);
             }
             while let Some(word) = self.untold.front() {
@@ -147,7 +149,8 @@ impl Service {
                 Some(endpoint) if !self.is_resting => {
                     endpoint.wait(self.channel.as_fd(), if has_begun_all { IDLE_WAIT } else { RETRY_WAIT });
                 }
-                _ => self.channel.wait(PollTimeout::NONE),
+                _ if self.untold.is_empty() => self.channel.wait(PollTimeout::NONE),
+                _ => self.channel.wait(PollTimeout::try_from(RETRY_WAIT).unwrap_or(PollTimeout::ZERO)),
             }
         }
     }
@@ -269,11 +272,34 @@ impl ToBegin {
 fn open(providers: &[String], at: IpAddr) -> Result<Option<RailEndpoint>, FabricError> {
     let library = Library::get()?;
     for provider in providers {
-        let at = (!WITHOUT_ADDRESSES.contains(&&provider[..])).then_some(at);
-        let mut offers = library.offers(Some(provider), at)?;
+        let has_addresses = !WITHOUT_ADDRESSES.contains(&&provider[..]);
+        let mut offers = library.offers(Some(provider), has_addresses.then_some(at))?;
+        if !has_addresses && let Some(why) = several(offers.iter().map(|offer| &offer.abilities().device[..])) {
+            return Err(FabricError::Refused(format!("{provider}: {why}")));
+        }
         if !offers.is_empty() {
             return RailEndpoint::open(offers.swap_remove(0)).map(Some);
         }
     }
     Ok(None)
+}
+
+/// Returns why none of these devices is used: it is not known which of several belongs to a NIC.
+fn several<'a>(devices: impl Iterator<Item = &'a str>) -> Option<String> {
+    let devices: BTreeSet<&str> = devices.collect();
+    let names = || devices.iter().copied().collect::<Vec<_>>().join(", ");
+    (devices.len() > 1).then(|| format!("which of the devices {} is this NIC's is not known", names()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_has_no_address_is_used_if_it_is_the_only_one() {
+        assert_eq!(several(["efa_0-rdm", "efa_0-rdm"].into_iter()), None);
+        assert_eq!(several([].into_iter()), None);
+        let why = several(["efa_1-rdm", "efa_0-rdm"].into_iter()).unwrap();
+        assert_eq!(why, "which of the devices efa_0-rdm, efa_1-rdm is this NIC's is not known");
+    }
 }
