@@ -418,6 +418,8 @@ pub fn pairs() -> [(Seal, Unseal); 2] {
 
 #[cfg(test)]
 mod by_the_book;
+#[cfg(test)]
+mod message_tests;
 
 #[cfg(test)]
 mod tests {

@@ -96,8 +96,6 @@ struct State {
     to_receive: Vec<u16>,
     /// Messages that could not be sent yet: where they are, and how long.
     to_send: VecDeque<(u16, usize)>,
-    /// How many slots were given out to be written.
-    numbered: u64,
     /// How many slots the other end has written in all. It said so, and writes none any more.
     total: Option<u64>,
     over: Option<Over>,
@@ -142,7 +140,6 @@ impl Ring {
             notices,
             to_receive: Vec::new(),
             to_send: VecDeque::new(),
-            numbered: 0,
             total: None,
             over: None,
             is_peer_gone: false,
@@ -231,7 +228,7 @@ impl Ring {
             let failed = state.failing.as_ref().filter(|(_, since)| since.elapsed() >= WORD_TIME);
             let failed = failed.map(|(why, _)| Over::Failed(why.clone()));
             let patience = if state.is_behind() || state.is_parting() { RETRY_WAIT } else { IDLE_WAIT };
-            let (farewell, total, is_done) = (state.due_farewell(), state.numbered, state.is_done());
+            let (farewell, total, is_done) = (state.due_farewell(), state.sending.numbered(), state.is_done());
             let is_failing = state.failing.is_some();
             drop(state);
             if farewell == Some(Farewell::Gone) {
@@ -300,9 +297,7 @@ impl Ring {
     pub(super) fn free_slot(&self) -> Result<Option<(u16, u64)>, LinkEnd> {
         let mut state = self.lock();
         state.writer_end()?;
-        let Some(slot) = state.sending.take() else { return Ok(None) };
-        state.numbered += 1;
-        Ok(Some((slot, state.numbered - 1)))
+        Ok(state.sending.take())
     }
 
     /// Waits for a free slot.

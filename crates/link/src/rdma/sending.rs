@@ -7,6 +7,8 @@ struct OutgoingSlot {
     is_writing: bool,
     /// The other end has not given the slot back.
     is_there: bool,
+    /// The number of what is in the slot.
+    number: u64,
 }
 
 /// The other end said something of a slot that cannot be.
@@ -22,20 +24,31 @@ pub(super) struct Sending {
     untold: Vec<u16>,
     /// Whether the other end has to be told.
     tells: bool,
+    /// How many slots were given out to be written.
+    numbered: u64,
 }
 
 impl Sending {
     /// Makes it with `count` free slots. `tells`: writes carry no immediate data.
     pub(super) fn new(count: u16, tells: bool) -> Sending {
         let slots = vec![OutgoingSlot::default(); count.into()];
-        Sending { slots, free: (0..count).rev().collect(), untold: Vec::new(), tells }
+        Sending { slots, free: (0..count).rev().collect(), untold: Vec::new(), tells, numbered: 0 }
     }
 
-    /// Returns a free slot, to be filled and written.
-    pub(super) fn take(&mut self) -> Option<u16> {
-        let slot = self.free.pop()?;
-        self.slots[usize::from(slot)] = OutgoingSlot { is_writing: true, is_there: true };
-        Some(slot)
+    /// Returns a free slot, to be filled and written, and the number of what is put into it. `None`: there is none now.
+    pub(super) fn take(&mut self) -> Option<(u16, u64)> {
+        if !self.has_free() {
+            return None;
+        }
+        let (slot, number) = (self.free.pop()?, self.numbered);
+        self.slots[usize::from(slot)] = OutgoingSlot { is_writing: true, is_there: true, number };
+        self.numbered += 1;
+        Some((slot, number))
+    }
+
+    /// Returns how many slots were given out.
+    pub(super) fn numbered(&self) -> u64 {
+        self.numbered
     }
 
     /// Takes in that the write of a slot is done.
@@ -69,9 +82,12 @@ impl Sending {
         self.untold.drain(..self.untold.len().min(most)).collect()
     }
 
-    /// Returns whether there is a free slot.
+    /// Returns whether there is a free slot. Where no order is kept others may overtake what was written first, and the
+    /// other end knows a content that came twice by numbers: none runs ahead of what it has by more than all slots.
     pub(super) fn has_free(&self) -> bool {
-        !self.free.is_empty()
+        let out = self.slots.iter().filter(|slot| slot.is_writing || slot.is_there);
+        let oldest = out.map(|slot| slot.number).min().unwrap_or(self.numbered);
+        !self.free.is_empty() && self.numbered - oldest < self.slots.len() as u64
     }
 
     /// Returns whether a write is under way, or the other end was not told of one.
@@ -88,7 +104,7 @@ mod tests {
     fn a_slot_is_free_again_when_it_is_written_and_given_back_in_either_order() {
         for back_first in [false, true] {
             let mut sending = Sending::new(1, false);
-            let slot = sending.take().unwrap();
+            let (slot, _) = sending.take().unwrap();
             assert_eq!((sending.take(), sending.is_busy()), (None, true));
             let step = |sending: &mut Sending, back| match back {
                 true => sending.given_back(slot),
@@ -98,14 +114,27 @@ mod tests {
             assert_eq!((sending.has_free(), sending.is_busy()), (false, back_first));
             assert_eq!(step(&mut sending, back_first), Err(Breach), "twice");
             assert_eq!(step(&mut sending, !back_first), Ok(()));
-            assert_eq!(sending.take(), Some(slot));
+            assert_eq!(sending.take(), Some((slot, 1)));
         }
+    }
+
+    #[test]
+    fn what_is_overtaken_keeps_the_rest_from_running_ahead() {
+        let mut sending = Sending::new(2, false);
+        let ((late, _), (slot, _)) = (sending.take().unwrap(), sending.take().unwrap());
+        sending.written(slot).unwrap();
+        sending.given_back(slot).unwrap();
+        // The first has not come there: the third would be one that the other end cannot tell from a repetition.
+        assert_eq!((sending.has_free(), sending.take()), (false, None));
+        sending.written(late).unwrap();
+        sending.given_back(late).unwrap();
+        assert_eq!((sending.take().unwrap().1, sending.take().unwrap().1, sending.numbered()), (2, 3, 4));
     }
 
     #[test]
     fn without_immediate_data_the_other_end_is_told_before_it_gives_back() {
         let mut sending = Sending::new(2, true);
-        let (a, b) = (sending.take().unwrap(), sending.take().unwrap());
+        let ((a, _), (b, _)) = (sending.take().unwrap(), sending.take().unwrap());
         assert_eq!(sending.given_back(a), Err(Breach), "nobody can know of it");
         sending.written(a).unwrap();
         sending.written(b).unwrap();
@@ -113,7 +142,7 @@ mod tests {
         assert_eq!(sending.take_untold(1), [a]);
         assert!(sending.is_busy());
         sending.given_back(a).unwrap();
-        assert_eq!((sending.take_untold(9), sending.take()), (vec![b], Some(a)));
+        assert_eq!((sending.take_untold(9), sending.take()), (vec![b], Some((a, 2))));
         assert_eq!(sending.given_back(7), Err(Breach));
     }
 }

@@ -16,14 +16,15 @@ use super::{
 /// The ciphers of TLS 1.3 as RustCrypto has them, and AEGIS-128X2 in one piece, where records are made piece by piece.
 /// A test of both ends together cannot see an error that they share.
 #[derive(Clone, Copy, Debug)]
-enum Cipher {
+pub(super) enum Cipher {
     Aes128Gcm,
     Aes256Gcm,
     ChaCha20Poly1305,
     Aegis128X2,
 }
 
-const CIPHERS: [Cipher; 4] = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::Aegis128X2];
+pub(super) const CIPHERS: [Cipher; 4] =
+    [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305, Cipher::Aegis128X2];
 
 impl Cipher {
     fn key(self) -> Vec<u8> {
@@ -36,7 +37,7 @@ impl Cipher {
         if matches!(self, Cipher::Aegis128X2) { &IV } else { &IV[4..] }
     }
 
-    fn ours(self) -> Key {
+    pub(super) fn ours(self) -> Key {
         let algorithm = match self {
             Cipher::Aes128Gcm => &AES_128_GCM,
             Cipher::Aes256Gcm => &AES_256_GCM,
@@ -46,7 +47,7 @@ impl Cipher {
         Key::of_suite(algorithm, &self.key(), self.iv()).unwrap()
     }
 
-    fn seal(self, nonce: &[u8], aad: &[u8], msg: &[u8]) -> Vec<u8> {
+    pub(super) fn seal(self, nonce: &[u8], aad: &[u8], msg: &[u8]) -> Vec<u8> {
         use aes_gcm::aead::{Aead, KeyInit, Payload};
         let (key, payload) = (self.key(), Payload { msg, aad });
         if matches!(self, Cipher::Aegis128X2) {
@@ -66,16 +67,19 @@ impl Cipher {
         sealed.unwrap()
     }
 
+    /// Returns a nonce: the number, padded on the left with zeros to the length of the mask, exclusive-or the mask.
+    pub(super) fn nonce(self, number: u64) -> Vec<u8> {
+        let padded = &u128::from(number).to_be_bytes()[16 - self.iv().len()..];
+        padded.iter().zip(self.iv()).map(|(number, mask)| number ^ mask).collect()
+    }
+
     /// Returns a record as RFC 8446, sections 5.2 and 5.3, says.
     fn record(self, number: u64, content: &[u8]) -> Vec<u8> {
         let mut text = content.to_vec();
         text.push(23);
         let length = text.len() + 16;
         let mut record = vec![23, 3, 3, (length / 256) as u8, (length % 256) as u8];
-        // The nonce is the number, padded on the left with zeros to the IV's length, exclusive-or the IV.
-        let padded = &u128::from(number).to_be_bytes()[16 - self.iv().len()..];
-        let nonce: Vec<u8> = padded.iter().zip(self.iv()).map(|(number, mask)| number ^ mask).collect();
-        let sealed = self.seal(&nonce, &record, &text);
+        let sealed = self.seal(&self.nonce(number), &record, &text);
         record.extend(sealed);
         record
     }
@@ -84,7 +88,7 @@ impl Cipher {
 const IV: [u8; 16] = [7, 0xc3, 8, 0x99, 0xa5, 1, 0x5a, 2, 0xff, 3, 0x80, 4, 0x7f, 5, 0, 6];
 
 /// Holds numbers that differ in each of their bytes.
-const NUMBERS: [u64; 9] =
+pub(super) const NUMBERS: [u64; 9] =
     [0, 255, 1 << 16, (1 << 16) + 1, u32::MAX as u64, 1 << 32, 1 << 48, 0x0102_0304_0506_0708, u64::MAX];
 
 fn unseal(cipher: Cipher, number: u64, wire: &[u8], bytes: usize) -> io::Result<Vec<u8>> {
@@ -214,7 +218,7 @@ fn aegis_is_that_of_its_specification() {
 }
 
 /// Returns both ends of a finished handshake, in memory.
-fn shaken(policy: CipherPolicy) -> [rustls::Connection; 2] {
+pub(super) fn shaken(policy: CipherPolicy) -> [rustls::Connection; 2] {
     let ca = ClusterCa::create("test").unwrap();
     let identity = |host| ca.issue(host, Validity::days(1)).unwrap().with_ciphers(policy).unwrap();
     let mut client = ClientConfig::clone(&skein_identity::client_config(&identity("a")));
@@ -235,7 +239,7 @@ fn shaken(policy: CipherPolicy) -> [rustls::Connection; 2] {
     [client.into(), server.into()]
 }
 
-fn first_record(seal: &mut Seal) -> Vec<u8> {
+pub(super) fn first_record(seal: &mut Seal) -> Vec<u8> {
     seal.seal(&[b"page"], &mut Vec::new()).unwrap().to_vec()
 }
 
