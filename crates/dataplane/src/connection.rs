@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
@@ -81,6 +82,7 @@ impl RunningSession {
                     shutdown,
                     path,
                     over_rdma: caps.one_sided,
+                    since: Instant::now(),
                     failure: None,
                 },
             );
@@ -142,7 +144,7 @@ fn send(live: &RunningSession, id: ConnectionId, outlet: &ConnectionSender) {
         let sent = pump(live, id, &mut **outlet.writer.lock(), Patience::Wait);
         match sent {
             Ok(SendProgress::All | SendProgress::Some) => {}
-            Ok(SendProgress::KeyUsedUp) => return live.drop_connection(id, ConnectionEnd::Failed),
+            Ok(SendProgress::KeyUsedUp) => return live.retire_connection(id),
             // The receiver goes on: closing a socket on which the peer still sends may lose the goodbye.
             Ok(SendProgress::Goodbye) => return live.finish_sending(id),
             Err(end) => return cannot_send(live, id, &end),
@@ -299,7 +301,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use skein_identity::{CipherPolicy, ClusterCa, Identity, Validity};
     use skein_link::{Dial, Link, Listeners, Security, TcpListeners, TlsLink};

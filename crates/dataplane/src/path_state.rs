@@ -34,6 +34,8 @@ pub(crate) struct PathState {
     pub(crate) retry_at: Instant,
     pub(crate) retry_after: Duration,
     pub(crate) dialling: bool,
+    /// Whether a connection over RDMA is being opened, which may take long. The path's others are seen to meanwhile.
+    pub(crate) is_opening_rail: bool,
     /// Which packets pass, the MTU of the pair's NICs at that time, and the time.
     pub(crate) packets: Option<(PathMtu, u32, Instant)>,
     /// For how long the path does without RDMA.
@@ -58,6 +60,7 @@ impl PathState {
             retry_at: Instant::now(),
             retry_after: RETRY_FIRST,
             dialling: false,
+            is_opening_rail: false,
             packets: None,
             rail_pause: RailPause::default(),
             no_rail: None,

@@ -1,5 +1,8 @@
 //! Opens rails beside a session's connections, for one-sided writes into guests' RAM.
 
+#[cfg(test)]
+pub(crate) mod fake;
+
 use std::io;
 use std::sync::Arc;
 
@@ -59,7 +62,7 @@ impl RailPaths for Arc<RunningSession> {
     }
 
     fn open(&self, path: u32) -> Result<SharedEndpoint, FabricError> {
-        let refused = |why: &str| FabricError::NoLibrary(why.to_owned());
+        let refused = |why: &str| FabricError::Refused(why.to_owned());
         let rails = self.rails().filter(|rails| rails.allows_plaintext());
         let rails = rails.ok_or_else(|| refused("RDMA without protection is not allowed here"))?;
         let at = self.path_address(path).ok_or_else(|| refused("there is no such path"))?;

@@ -12,11 +12,13 @@ const LONGEST: Duration = Duration::from_secs(300);
 pub(crate) struct RailPause {
     until: Option<Instant>,
     after_failure: Duration,
+    /// When RDMA was begun last, if it has not failed since.
+    begun: Option<Instant>,
 }
 
 impl Default for RailPause {
     fn default() -> RailPause {
-        RailPause { until: None, after_failure: FAILED_FIRST }
+        RailPause { until: None, after_failure: FAILED_FIRST, begun: None }
     }
 }
 
@@ -31,8 +33,17 @@ impl RailPause {
         self.until = Some(now + LONGEST);
     }
 
-    /// Begins a pause, as a rail could not be opened, or failed. What was lost once may pass next time.
+    /// Takes in that the path has come to RDMA.
+    pub(crate) fn note_begun(&mut self, now: Instant) {
+        self.begun = Some(now);
+    }
+
+    /// Begins a pause, as a rail could not be opened, or failed. What was lost once may pass next time. After RDMA has
+    /// lasted for as long as the longest pause, the next one is the first again.
     pub(crate) fn begin_after_failure(&mut self, now: Instant) {
+        if self.begun.take().is_some_and(|begun| now.saturating_duration_since(begun) >= LONGEST) {
+            self.after_failure = FAILED_FIRST;
+        }
         self.until = Some(now + self.after_failure);
         self.after_failure = (2 * self.after_failure).min(LONGEST);
     }
@@ -53,6 +64,13 @@ mod tests {
             assert!(pause.lasts(now + Duration::from_secs(seconds - 1)));
             now += Duration::from_secs(seconds);
             assert!(!pause.lasts(now), "{seconds} s");
+        }
+        for (lasted, seconds) in [(299, 300), (300, 30)] {
+            pause.note_begun(now);
+            now += Duration::from_secs(lasted);
+            pause.begin_after_failure(now);
+            now += Duration::from_secs(seconds);
+            assert!(pause.lasts(now - Duration::from_secs(1)) && !pause.lasts(now), "{lasted} s");
         }
     }
 

@@ -38,6 +38,8 @@ const CAPACITY_WAIT: Duration = Duration::from_secs(1);
 pub(crate) const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 /// Bounds the goodbye and the peer's own end. On a busy host a thread may wait a second for a core, in tests longer.
 const BYE_TIME: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 2 });
+/// How long a connection over RDMA lasts at least that the other end has not refused to carry on.
+const SHORT_LIVED: Duration = Duration::from_secs(10);
 
 /// A stream that the peer opened.
 #[derive(Debug)]
@@ -142,8 +144,20 @@ pub(crate) struct ConnectionHandle {
     pub(crate) path: PathId,
     /// Whether the connection goes over RDMA.
     pub(crate) over_rdma: bool,
+    /// When the connection was added.
+    pub(crate) since: Instant,
     /// Why the connection failed, once that is known.
     pub(crate) failure: Option<String>,
+}
+
+/// Returns why a connection over RDMA counts as failed; `None`: it does not. The other end's agent may end one for good
+/// reasons, and a new one takes its place; one that is ended right after it was opened would be opened again and again.
+fn rail_failure(handle: &ConnectionHandle, how: ConnectionEnd) -> Option<String> {
+    match how {
+        ConnectionEnd::Failed => Some(handle.failure.clone().unwrap_or_else(|| "it was given up".into())),
+        ConnectionEnd::Reset if handle.since.elapsed() < SHORT_LIVED => Some("the other end gave it up".into()),
+        ConnectionEnd::Reset | ConnectionEnd::Closed => None,
+    }
 }
 
 /// The sending half of a connection, for its own thread and for others.
@@ -502,14 +516,18 @@ impl RunningSession {
     /// Drops a connection that is of no use any more. The connection's threads end.
     pub(crate) fn drop_connection(&self, id: ConnectionId, how: ConnectionEnd) {
         let mut state = self.lock();
-        if how == ConnectionEnd::Failed && state.core.ended().is_none() {
+        if state.core.ended().is_none() {
             let failed = state.connections.get(&id).filter(|handle| handle.over_rdma);
-            let why = |handle: &ConnectionHandle| handle.failure.clone().unwrap_or_else(|| "it was given up".into());
-            let failed = failed.map(|handle| (handle.path, why(handle)));
+            let failed = failed.and_then(|handle| Some((handle.path, rail_failure(handle, how)?)));
             state.rails_failed.extend(failed);
         }
         drop(state);
         self.remove_connection(id, how);
+    }
+
+    /// Drops a connection whose key has protected enough. Another takes its place, and nothing has failed.
+    pub(crate) fn retire_connection(&self, id: ConnectionId) {
+        self.remove_connection(id, ConnectionEnd::Failed);
     }
 
     fn remove_connection(&self, id: ConnectionId, how: ConnectionEnd) {

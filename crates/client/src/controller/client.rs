@@ -6,10 +6,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use skein_api::cluster::{
-    AuditRecord, ClusterSettings, ClusterStatus, Complaint, CreateVmRequest, DrainRequest, Explanation, FenceRequest,
-    Host, HostSettings, JoinRequest, Joined, LimitRequest, MigrateRequest, MigrationEnds, MigrationView, NewToken,
-    Operation, OptimizeRequest, Page, PowerReading, ResumeRequest, Rule, StartVmRequest, StopVmRequest, SwitchRequest,
-    ThrottleRequest, Token, TokenSecret, UpdateRequest, Vm, VmMigration, VmSettings,
+    AuditRecord, ClusterSettings, ClusterStatus, Complaint, ConsoleAnswer, ConsoleAsk, CreateVmRequest, DrainRequest,
+    Explanation, FenceRequest, Host, HostSettings, JoinRequest, Joined, LimitRequest, MigrateRequest, MigrationEnds,
+    MigrationView, NewToken, Operation, OptimizeRequest, Page, PowerReading, ResumeRequest, Rule, StartVmRequest,
+    StopVmRequest, SwitchRequest, ThrottleRequest, Token, TokenSecret, UpdateRequest, Vm, VmMigration, VmSettings,
 };
 use skein_api::{HoldOptions, MigrationId};
 use ureq::http::Method;
@@ -266,6 +266,13 @@ impl ControllerClient {
     pub fn delete_vm(&self, vm: &str) -> Result<Operation, ControllerError> {
         let path = format!("/vms/{}", encoded(vm));
         self.sender.whole(&Ask { method: Method::DELETE, ..Ask::post(path, None) })
+    }
+
+    /// Reads and writes a VM's serial console, as its session says.
+    pub fn console(&self, vm: &str, asked: &ConsoleAsk) -> Result<ConsoleAnswer, ControllerError> {
+        // The positions make one of what is sent twice, and a key would have the answer kept.
+        let path = format!("/vms/{}/console", encoded(vm));
+        self.sender.whole(&Ask { headers: Vec::new(), ..Ask::post(path, Some(plain(asked))) })
     }
 
     /// Moves a VM, or says what would be done.

@@ -53,8 +53,9 @@ impl Dialer {
         let opened = self.connect_by_rail(pair, path, packet_bytes);
         let mut paths = self.lock();
         let Some(state) = paths.get_mut(&pair.ends()) else { return };
-        state.dialling = false;
+        state.is_opening_rail = false;
         let Err(why) = opened else {
+            state.rail_pause.note_begun(Instant::now());
             state.no_rail = None;
             return;
         };

@@ -108,7 +108,10 @@ impl Outbox {
         if !source.rails.are_open() {
             return self.send_batch(batch.with_deltas(version, to_send));
         }
-        source.rails.wait_clear(place.block, place.pages());
+        let is_over = || self.shared.live.lock().core.is_reset(self.shared.id);
+        if !source.rails.wait_clear(place.block, place.pages(), is_over) {
+            return Err(NotSent::Over);
+        }
         if let Some(message) = source.rails.to_say() {
             self.send_message(&message)?;
         }
@@ -232,7 +235,7 @@ impl Shared {
                     Ok(parts) => {
                         let bytes = parts.iter().map(Bytes::len).sum();
                         if self.wait_for_capacity(bytes).is_none() {
-                            return self.queue.close();
+                            return self.cut_off();
                         }
                         self.queue.pop();
                         self.submit(bytes, parts);
@@ -243,7 +246,7 @@ impl Shared {
                             self.live.reset(self.id, ResetCode::Unsound, &error_chain(&why));
                             self.pages.fail(why);
                         }
-                        return self.queue.close();
+                        return self.cut_off();
                     }
                 },
                 First::Entry(bytes, job) => (bytes, job),
@@ -253,7 +256,7 @@ impl Shared {
             if let Some(job) = &late {
                 job.wait(self.pages.pacer().wait_for_packer(job.batch.bytes(), || self.bytes_per_s()));
             }
-            let Some(capacity) = self.wait_for_capacity(bytes) else { return self.queue.close() };
+            let Some(capacity) = self.wait_for_capacity(bytes) else { return self.cut_off() };
             let is_held_up = late.is_some() && capacity == Capacity::AtOnce;
             let parts = match self.queue.pop() {
                 None | Some(QueueEntry::End) => {
@@ -269,6 +272,12 @@ impl Shared {
             };
             self.submit(bytes, parts);
         }
+    }
+
+    /// Ends the queue of a stream that was torn down. Nothing more of the migration goes, so rails plan nothing, either.
+    fn cut_off(&self) {
+        self.pages.rails.end();
+        self.queue.close();
     }
 
     /// Returns the bytes per second that the paths carry, as far as a limit allows.

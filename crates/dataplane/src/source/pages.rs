@@ -240,6 +240,11 @@ impl SourcePages {
         self.state.lock().not_compared.clone()
     }
 
+    /// Returns why rails do not write the guest's RAM, in words, as far as this has not returned that before.
+    pub fn take_rail_words(&self) -> Vec<String> {
+        self.rails.take_words()
+    }
+
     /// Returns why the target's agent should not have written pages itself, if that was known too late. The migration
     /// has failed, and would not have without [`SourcePagesSettings::direct`].
     pub fn direct_placement_failure(&self) -> Option<String> {
@@ -595,7 +600,7 @@ impl SourcePages {
                 channels
             })
         });
-        self.rails.end();
+        self.rails.come_to_rest();
         passed
     }
 

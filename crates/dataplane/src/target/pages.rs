@@ -11,6 +11,9 @@
 //! differ, whatever the reason, all marks are made anew from the RAM before the source is told: what is mended then is
 //! all that is wrong. This takes 0.2 s for a GiB, in which the guest stands still, and is done in that case alone.
 //!
+//! What NICs write straight into the RAM is the exception. Nobody reads it back, as the target's CPU is to have no work
+//! with it: its mark is the source's word, given when the write was done. The sample below looks at it, too.
+//!
 //! A delta whose result does not have the mark that the source made of the page is not written: the page is *owed*, and
 //! known to be so, from then on. So is a page whose base is not there. If nothing else differs, an owed page is sent
 //! again whole, and nothing has to be checked.
@@ -41,6 +44,7 @@ use tracing::warn;
 use super::blocks::{Blocks, WrittenMarks};
 use super::error::{ProtocolError, TargetError};
 use super::rail_regions::RailRegions;
+use crate::error_chain::error_chain;
 #[cfg(feature = "fault-points")]
 use crate::fault_points;
 use crate::find_ram::FindRam;
@@ -114,6 +118,21 @@ impl TargetPages {
     /// Has no rail write the guest's RAM: QEMU may give parts of it back, and then others than it has would be written.
     pub fn bar_rails(&self) {
         self.rails.bar();
+    }
+
+    /// Has no rail write the guest's RAM any more.
+    ///
+    /// # Errors
+    /// A rail cannot be said to be closed: the guest must not run here. The error is in words.
+    pub fn fence_rails(&self) -> Result<(), String> {
+        self.rails.fence_all().map_err(|error| error_chain(&error))
+    }
+
+    /// Lets go of the guest's RAM: QEMU has all of it, or it is needed no more. Nothing is written any more.
+    pub fn let_go(&self) {
+        self.rails.let_go();
+        let blocks = self.state.lock().blocks.take();
+        let _ = spawn("unmap", move || drop(blocks));
     }
 
     /// Returns the marks of the pages with which the guest came on this trip, for its way back. Returns them once.

@@ -5,12 +5,13 @@
 //!
 //! # No late write lands in a running guest
 //!
-//! [`RailRegions::fence_all`] closes each rail before both ends are compared, and the guest is granted after that
-//! alone. A rail that cannot be closed calls the migration off. Memory is let go of later: that takes tens of ms for a
-//! GiB.
+//! [`RailRegions::fence_all`] closes each rail before both ends are compared, and once more before this host says that
+//! the guest is all there, whatever the source did. The guest is granted after that alone. A rail that cannot be closed
+//! calls the migration off. Memory is let go of when the guest runs: that takes tens of ms for a GiB.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
 
 use parking_lot::Mutex;
 use skein_fabric::{Access, FabricError, Region, SharedEndpoint, SharedMemory};
@@ -30,6 +31,8 @@ const WHY_CHARS_MAX: usize = 200;
 /// Why no rail is opened for a guest.
 const NOT_HERE: &str = "there is no rail at the target";
 const NOT_ALLOWED: &str = "the target does not let NICs write guests' RAM (--rdma-plaintext allow)";
+const BARRED: &str = "the guest may give parts of its RAM back (virtio-mem), which no NIC may have registered then";
+const OVER: &str = "the guest is there, or does not come";
 const NO_FILE: &str = "the guest's RAM at the target is no file in memory, but its QEMU's own";
 
 /// The rails of a migration at its target.
@@ -42,11 +45,15 @@ struct State {
     offered: BTreeSet<u8>,
     /// The rails that are open, by their numbers.
     rails: BTreeMap<u8, OpenRail>,
+    /// The rails that were closed for good, or were to be, and whose memory was not let go of.
+    closed: Vec<OpenRail>,
     /// How many rails are being closed, or could not be.
     unclosed: usize,
     news: News,
     /// Whether no rail is opened, and nothing registered any more.
     is_over: bool,
+    /// Whether that is so from the beginning.
+    is_barred: bool,
 }
 
 struct OpenRail {
@@ -90,15 +97,15 @@ impl RailRegions {
             return Err(ProtocolError::Rails.into());
         }
         if state.is_over {
+            let why = if state.is_barred { BARRED } else { OVER };
+            offer.rails.iter().for_each(|rail| state.refuse(rail.number, why));
             state.news.done += 1;
             return Ok(());
         }
         drop(state);
         let (state, blocks) = (self.0.clone(), blocks.clone());
         let opened = spawn("rails", move || {
-            // Pages come by the ring meanwhile, which wants the cores more.
-            skein_host::lower_thread_priority();
-            serve(&state, &offer, paths, &blocks);
+            serve(&state, offer, paths, &blocks);
             state.lock().news.done += 1;
         });
         if opened.is_err() {
@@ -127,7 +134,9 @@ impl RailRegions {
         let Some(closed) = state.rails.remove(&rail) else { return Ok(()) };
         state.unclosed += 1;
         drop(state);
-        self.close(closed)
+        self.close(&closed)?;
+        let _ = spawn("unpin", move || drop(closed));
+        Ok(())
     }
 
     /// Closes all rails, for good.
@@ -140,33 +149,53 @@ impl RailRegions {
         let rails = std::mem::take(&mut state.rails);
         state.unclosed += rails.len();
         drop(state);
-        let closed = rails.into_values().map(|rail| self.close(rail)).fold(Ok(()), Result::and);
+        let closed = rails.values().map(|rail| self.close(rail)).fold(Ok(()), Result::and);
+        let mut state = self.0.lock();
+        state.closed.extend(rails.into_values());
         // Another stream's thread may be closing a rail, or have failed to.
-        match self.0.lock().unclosed {
+        match state.unclosed {
             0 => closed,
             _ => closed.and(Err(TargetError::RailOpen(FabricError::Process("is being closed still".into())))),
         }
     }
 
-    /// Closes a rail's endpoint, and lets go of its memory later.
-    fn close(&self, rail: OpenRail) -> Result<(), TargetError> {
+    /// Closes all rails for good, and lets go of their memory, in the background: to unpin much of it takes a while, and
+    /// a process that is known to have closed an endpoint is given that.
+    pub(super) fn let_go(&self) {
+        let mut state = self.0.lock();
+        state.is_over = true;
+        let (rails, closed) = (std::mem::take(&mut state.rails), std::mem::take(&mut state.closed));
+        drop(state);
+        if rails.is_empty() && closed.is_empty() {
+            return;
+        }
+        let _ = spawn("unpin", move || {
+            for rail in rails.values() {
+                let _ = rail.endpoint.close();
+            }
+            drop((rails, closed));
+        });
+    }
+
+    /// Closes a rail's endpoint. Its memory stays.
+    fn close(&self, rail: &OpenRail) -> Result<(), TargetError> {
         rail.endpoint.close().map_err(TargetError::RailOpen)?;
         self.0.lock().unclosed -= 1;
-        let _ = spawn("unpin", move || drop(rail));
         Ok(())
     }
 }
 
 impl RailRegions {
-    /// Opens no rail from now on.
+    /// Opens no rail from now on: QEMU may give parts of the RAM back.
     pub(super) fn bar(&self) {
-        self.0.lock().is_over = true;
+        let mut state = self.0.lock();
+        (state.is_over, state.is_barred) = (true, true);
     }
 }
 
 impl Drop for RailRegions {
     fn drop(&mut self) {
-        self.0.lock().is_over = true;
+        self.let_go();
     }
 }
 
@@ -177,7 +206,7 @@ impl State {
 }
 
 /// Opens the rails of an offer, and registers the guest's RAM for them.
-fn serve(state: &Mutex<State>, offer: &Offer, paths: Option<Arc<dyn RailPaths>>, blocks: &Blocks) {
+fn serve(state: &Mutex<State>, offer: Offer, paths: Option<Arc<dyn RailPaths>>, blocks: &Arc<Blocks>) {
     let has_files = offer.slices.iter().any(|(block, _)| blocks.file(*block).is_some());
     let paths = match paths {
         None => Err(NOT_HERE),
@@ -203,13 +232,20 @@ fn serve(state: &Mutex<State>, offer: &Offer, paths: Option<Arc<dyn RailPaths>>,
             Err(why) => state.refuse(number, &why),
         }
     }
+    let is_open = |numbers: &[u8]| {
+        let state = state.lock();
+        !state.is_over && numbers.iter().any(|rail| state.rails.contains_key(rail))
+    };
+    if !is_open(&numbers) {
+        return;
+    }
+    let Some(memories) = memories(blocks.clone(), offer) else { return };
     let mut has_told = false;
-    for (block, slice) in offer.slices.iter().flat_map(|(block, slices)| slices.iter().map(|slice| (*block, *slice))) {
-        let is_open = |state: &State| !state.is_over && numbers.iter().any(|rail| state.rails.contains_key(rail));
-        if !is_open(&state.lock()) {
-            break;
+    for SliceMemory { block, slice, memory } in memories {
+        if !is_open(&numbers) {
+            return;
         }
-        match memory(blocks, block, slice, offer.slice_pages) {
+        match memory {
             Ok(memory) => register(state, &mut numbers, &memory, block, slice),
             Err(why) if !has_told => {
                 has_told = true;
@@ -218,6 +254,30 @@ fn serve(state: &Mutex<State>, offer: &Offer, paths: Option<Arc<dyn RailPaths>>,
             Err(why) => debug!("slice {slice} of block {block} is not registered: {why}"),
         }
     }
+}
+
+/// A slice of a block, and memory for that or why there is none.
+struct SliceMemory {
+    block: u16,
+    slice: u32,
+    memory: Result<SharedMemory, String>,
+}
+
+/// Finds memory for slices, one after the other, in a thread that comes after others where cores are busy: pages come
+/// over connections meanwhile. `None`: there is no thread.
+fn memories(blocks: Arc<Blocks>, offer: Offer) -> Option<Receiver<SliceMemory>> {
+    let (sender, memories) = sync_channel(1);
+    let find = move || {
+        skein_host::lower_thread_priority();
+        let slices = offer.slices.iter().flat_map(|(block, slices)| slices.iter().map(|slice| (*block, *slice)));
+        for (block, slice) in slices {
+            let memory = memory(&blocks, block, slice, offer.slice_pages);
+            if sender.send(SliceMemory { block, slice, memory }).is_err() {
+                return;
+            }
+        }
+    };
+    spawn("populate", find).ok().map(|_| memories)
 }
 
 /// Opens this end of a rail. Returns the name by which that is found.
@@ -276,39 +336,4 @@ fn register(state: &Mutex<State>, numbers: &mut Vec<u8>, memory: &SharedMemory, 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn offer(numbers: &[u8]) -> Offer {
-        let rail = |number: &u8| OfferedRail {
-            number: *number,
-            path: 0,
-            provider: String::new(),
-            protocol: (0, 0),
-            name: vec![1],
-        };
-        Offer { rails: numbers.iter().map(rail).collect(), slice_pages: 1, slices: vec![(0, vec![u32::MAX])] }
-    }
-
-    #[test]
-    fn rails_have_numbers_of_their_own_in_whatever_order_they_are_offered() {
-        let (blocks, _) = Blocks::find(None, &[0; 16], Vec::new(), None);
-        let (regions, blocks) = (RailRegions::default(), Arc::new(blocks));
-        let open = |numbers: &[u8]| regions.open(offer(numbers), None, &blocks);
-        open(&[1]).unwrap();
-        open(&[0, 2]).unwrap();
-        for wrong in [&[][..], &[1], &[3, 3], &[RAILS_MAX as u8]] {
-            open(wrong).unwrap_err();
-        }
-        regions.fence_all().unwrap();
-    }
-
-    #[test]
-    fn a_rail_that_is_not_closed_yet_is_not_forgotten() {
-        let regions = RailRegions::default();
-        regions.0.lock().unclosed = 1;
-        assert!(regions.fence_all().unwrap_err().to_string().contains("rail"));
-        regions.0.lock().unclosed = 0;
-        regions.fence_all().unwrap();
-    }
-}
+mod tests;

@@ -221,7 +221,9 @@ impl GuestCopy {
         let figures = pages.as_ref().map(|pages| page_figures(&**pages, Some(&self.offer), copy.total_bytes));
         if let Some((figures, pages)) = figures.as_ref().zip(pages.as_ref()) {
             let notes = self.progress.note_placement(figures, pages.builds_on_kept(), look.peer);
-            notes.into_iter().chain(self.progress.note_lack(figures)).for_each(|text| look.environment.note(text));
+            let lack = self.progress.note_lack(figures);
+            let notes = notes.into_iter().chain(lack).chain(pages.take_rail_words());
+            notes.for_each(|text| look.environment.note(text));
         }
         let is_first_round = copy.round.saturating_sub(self.before.0) <= 1;
         let remaining_wire_bytes = pages

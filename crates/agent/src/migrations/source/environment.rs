@@ -134,6 +134,8 @@ pub(super) trait CopiedPages: Send + Sync {
     fn is_direct(&self) -> Option<bool>;
     fn why_not_direct(&self) -> String;
     fn not_compared(&self) -> String;
+    /// Returns what is to be told of rails, once.
+    fn take_rail_words(&self) -> Vec<String>;
     fn builds_on_kept(&self) -> bool;
     fn direct_placement_failure(&self) -> Option<String>;
     /// Returns the bytes a second that the migration may hand over; `None`: nothing limits it but the links.
@@ -162,6 +164,10 @@ impl CopiedPages for SourcePages {
 
     fn not_compared(&self) -> String {
         SourcePages::not_compared(self)
+    }
+
+    fn take_rail_words(&self) -> Vec<String> {
+        SourcePages::take_rail_words(self)
     }
 
     fn builds_on_kept(&self) -> bool {

@@ -177,6 +177,15 @@ impl TargetEnvironment for AgentEnvironment {
         })
     }
 
+    fn fence_rails(&self) -> Result<(), String> {
+        let Some(pages) = &self.pages else { return Ok(()) };
+        pages.fence_rails()
+    }
+
+    fn let_go_of_ram(&mut self) {
+        self.pages.take().iter().for_each(|pages| pages.let_go());
+    }
+
     fn drop_received(&mut self) {
         self.vm.iter().for_each(|vm| self.context.vms.drop_received(vm));
     }
@@ -187,7 +196,7 @@ impl TargetEnvironment for AgentEnvironment {
 
     fn keep_marks(&mut self) {
         let Some(keeping) = self.offer.as_ref().and_then(|offer| offer.keep) else { return };
-        let marks = self.pages.take().and_then(|pages| pages.take_marks(self.id.0));
+        let marks = self.pages.as_ref().and_then(|pages| pages.take_marks(self.id.0));
         let process = self.vm.as_ref().and_then(|vm| vm.process());
         if let Some((marks, process)) = marks.zip(process) {
             self.context.kept.put_marks(&self.name, &self.peer, marks, process.id(), keeping);

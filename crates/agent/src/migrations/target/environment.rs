@@ -60,6 +60,15 @@ pub(super) trait TargetEnvironment: Send {
     /// Returns why a guest that came whole has lost the state of its TPM on the way; `None`: the state is here.
     fn lost_tpm_state(&self) -> Option<String>;
 
+    /// Has NICs write the guest's RAM no more, for good.
+    ///
+    /// # Errors
+    /// That is not sure.
+    fn fence_rails(&self) -> Result<(), String>;
+
+    /// Lets go of the guest's RAM, which runs in its hypervisor or is needed no more. NICs write nothing from then on.
+    fn let_go_of_ram(&mut self);
+
     /// Removes what came of a guest that never ran here, and whose process has ended.
     fn drop_received(&mut self);
 

@@ -167,7 +167,9 @@ impl TargetWorker {
         if !self.is_as_compared(guest) {
             return Some("its QEMU has other drives or devices than when the guest was compared with it".into());
         }
-        self.environment.lost_tpm_state()
+        // The source has both ends compared before its QEMU sends the last, and rails are closed for that. What another
+        // source does is not relied upon.
+        self.environment.lost_tpm_state().or_else(|| self.environment.fence_rails().err())
     }
 
     fn cont(&mut self) {
@@ -259,7 +261,11 @@ impl TargetWorker {
         if self.reported_guest != Some(guest) {
             self.reported_guest = Some(guest);
             match guest {
-                TargetGuest::Running => self.environment.keep_marks(),
+                TargetGuest::Running => {
+                    self.environment.keep_marks();
+                    self.environment.let_go_of_ram();
+                }
+                TargetGuest::Gone | TargetGuest::GoneUnrun => self.environment.let_go_of_ram(),
                 TargetGuest::Failed => self.cannot_run = true,
                 _ => {}
             }

@@ -160,7 +160,7 @@ function OpenConsole({ name }: { name: string }) {
       <Facts
         of={[
           ["Size", "80 columns, 24 lines; a serial line does not tell the guest of another"],
-          ["On the host", <code>skein vm console {name}</code>],
+          ["In a shell", <code>skein vm console {name}</code>],
         ]}
       />
     </Panel>

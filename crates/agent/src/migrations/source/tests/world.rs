@@ -75,6 +75,9 @@ impl CopiedPages for FakePages {
     fn not_compared(&self) -> String {
         String::new()
     }
+    fn take_rail_words(&self) -> Vec<String> {
+        Vec::new()
+    }
     fn builds_on_kept(&self) -> bool {
         false
     }

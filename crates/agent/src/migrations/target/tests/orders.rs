@@ -113,7 +113,7 @@ fn start() {
                  Failed | begin | ",
             ),
             (Wrong::Refused, r#"detail "QEMU: BeginIncoming: no", Failed, Waiting |  | "#),
-            (Wrong::Gone, r#"detail "the guest's connection is closed", Failed, GoneUnrun |  | "#),
+            (Wrong::Gone, r#"detail "the guest's connection is closed", Failed, GoneUnrun |  | let go of RAM"#),
             (Wrong::Disconnected, r#"detail "the guest's connection is closed", Failed |  | "#),
             (Wrong::Failed, "Waiting | begin | hurried, opened"),
             (Wrong::EventsLost, "Waiting | begin | hurried, opened"),
@@ -133,7 +133,10 @@ fn start_again() {
             (Wrong::Unheard, "Waiting |  | "),
             (Wrong::Unanswered, "Waiting |  | "),
             (Wrong::Refused, "Waiting |  | "),
-            (Wrong::Gone, r#"words "QEMU of b said as it ended: bad section", GoneUnrun, GoneUnrun |  | "#),
+            (
+                Wrong::Gone,
+                r#"words "QEMU of b said as it ended: bad section", GoneUnrun, GoneUnrun |  | let go of RAM"#,
+            ),
             (
                 Wrong::Disconnected,
                 "detail \"its QEMU (pid 42), started by the agent before this one, does not \
@@ -153,20 +156,23 @@ fn run() {
         World::loaded,
         TargetOrder::Continue,
         [
-            (Wrong::Nothing, "continuing, Running | resume, announce | kept marks"),
-            (Wrong::Unheard, "continuing, Loaded |  | "),
-            (Wrong::Unanswered, "continuing, Running | resume | kept marks"),
-            (Wrong::Refused, r#"continuing, detail "QEMU: Resume: no", cannot run, Loaded |  | "#),
-            (Wrong::Gone, r#"words "QEMU of b said as it ended: bad section", GoneUnrun, GoneUnrun |  | "#),
+            (Wrong::Nothing, "continuing, Running | resume, announce | kept marks, let go of RAM"),
+            (Wrong::Unheard, "continuing, Loaded |  | fenced"),
+            (Wrong::Unanswered, "continuing, Running | resume | kept marks, let go of RAM"),
+            (Wrong::Refused, r#"continuing, detail "QEMU: Resume: no", cannot run, Loaded |  | fenced"#),
+            (
+                Wrong::Gone,
+                r#"words "QEMU of b said as it ended: bad section", GoneUnrun, GoneUnrun |  | let go of RAM"#,
+            ),
             (
                 Wrong::Disconnected,
                 "detail \"its QEMU (pid 42), started by the agent before this one, does not \
                  answer\" |  | ",
             ),
             (Wrong::Failed, r#"words "QEMU of b said as it ended: bad section", Failed, Failed |  | "#),
-            (Wrong::EventsLost, "continuing, Running | resume, announce | kept marks"),
-            (Wrong::EventsLate, "continuing, Running | resume, announce | kept marks"),
-            (Wrong::Deaf, "continuing, Running | resume, announce | kept marks"),
+            (Wrong::EventsLost, "continuing, Running | resume, announce | kept marks, let go of RAM"),
+            (Wrong::EventsLate, "continuing, Running | resume, announce | kept marks, let go of RAM"),
+            (Wrong::Deaf, "continuing, Running | resume, announce | kept marks, let go of RAM"),
         ],
     );
 }
@@ -177,28 +183,28 @@ fn kill_what_waits() {
         World::waiting,
         TargetOrder::Kill,
         [
-            (Wrong::Nothing, "GoneUnrun |  | closed, dropped, room given back"),
-            (Wrong::Unheard, "GoneUnrun |  | closed, dropped, room given back"),
-            (Wrong::Unanswered, "GoneUnrun |  | closed, dropped, room given back"),
-            (Wrong::Refused, "GoneUnrun |  | closed, dropped, room given back"),
+            (Wrong::Nothing, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
+            (Wrong::Unheard, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
+            (Wrong::Unanswered, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
+            (Wrong::Refused, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
             (
                 Wrong::Gone,
                 "words \"QEMU of b said as it ended: bad section\", GoneUnrun, GoneUnrun |  | \
-                 closed, dropped, room given back",
+                 closed, dropped, let go of RAM, room given back",
             ),
             (
                 Wrong::Disconnected,
                 "words \"QEMU of b said as it ended: bad section\", GoneUnrun, GoneUnrun |  | \
-                 closed, dropped, room given back",
+                 closed, dropped, let go of RAM, room given back",
             ),
             (
                 Wrong::Failed,
                 "words \"QEMU of b said as it ended: bad section\", GoneUnrun, GoneUnrun |  | \
-                 closed, dropped, room given back",
+                 closed, dropped, let go of RAM, room given back",
             ),
-            (Wrong::EventsLost, "GoneUnrun |  | closed, dropped, room given back"),
-            (Wrong::EventsLate, "GoneUnrun |  | closed, dropped, room given back"),
-            (Wrong::Deaf, "GoneUnrun |  | closed, dropped, room given back"),
+            (Wrong::EventsLost, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
+            (Wrong::EventsLate, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
+            (Wrong::Deaf, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
         ],
     );
 }
@@ -209,28 +215,28 @@ fn kill_what_is_loaded() {
         World::loaded,
         TargetOrder::Kill,
         [
-            (Wrong::Nothing, "GoneUnrun |  | closed, dropped, room given back"),
-            (Wrong::Unheard, "GoneUnrun |  | closed, dropped, room given back"),
-            (Wrong::Unanswered, "GoneUnrun |  | closed, dropped, room given back"),
-            (Wrong::Refused, "GoneUnrun |  | closed, dropped, room given back"),
+            (Wrong::Nothing, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
+            (Wrong::Unheard, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
+            (Wrong::Unanswered, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
+            (Wrong::Refused, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
             (
                 Wrong::Gone,
                 "words \"QEMU of b said as it ended: bad section\", GoneUnrun, GoneUnrun |  | \
-                 closed, dropped, room given back",
+                 closed, dropped, let go of RAM, room given back",
             ),
             (
                 Wrong::Disconnected,
                 "words \"QEMU of b said as it ended: bad section\", GoneUnrun, GoneUnrun |  | \
-                 closed, dropped, room given back",
+                 closed, dropped, let go of RAM, room given back",
             ),
             (
                 Wrong::Failed,
                 "words \"QEMU of b said as it ended: bad section\", GoneUnrun, GoneUnrun |  | \
-                 closed, dropped, room given back",
+                 closed, dropped, let go of RAM, room given back",
             ),
-            (Wrong::EventsLost, "GoneUnrun |  | closed, dropped, room given back"),
-            (Wrong::EventsLate, "GoneUnrun |  | closed, dropped, room given back"),
-            (Wrong::Deaf, "GoneUnrun |  | closed, dropped, room given back"),
+            (Wrong::EventsLost, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
+            (Wrong::EventsLate, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
+            (Wrong::Deaf, "GoneUnrun |  | closed, dropped, let go of RAM, room given back"),
         ],
     );
 }
@@ -256,11 +262,13 @@ fn what_cannot_be_let_in_says_why_and_begins_nothing() {
 fn a_guest_that_came_without_all_it_needs_does_not_run_and_the_reason_is_told_once() {
     let tpm = "swtpm could not write";
     let drives = "its QEMU has other drives or devices than when the guest was compared with it";
-    for (is_tpm, why) in [(true, tpm), (false, drives)] {
+    let rail = "a rail is not closed";
+    for why in [tpm, rail, drives] {
         let mut world = World::waiting();
-        match is_tpm {
-            true => world.agent.lock().lost_tpm_state = Some(tpm.into()),
-            false => world.guest.recompose(|composition| {
+        match why {
+            _ if why == tpm => world.agent.lock().lost_tpm_state = Some(tpm.into()),
+            _ if why == rail => world.agent.lock().cannot_fence = Some(rail.into()),
+            _ => world.guest.recompose(|composition| {
                 let drive = Drive { device: "d0".into(), name: String::new(), removable: true, medium: None };
                 composition.drives.push(drive);
             }),
@@ -311,7 +319,7 @@ fn one_that_ran_and_ended_may_have_written() {
     world.guest.end();
     world.pass(Duration::from_secs(1));
     assert_eq!(world.take_told(), ["continuing", "Running", "Gone"]);
-    assert_eq!(world.done(), "hurried, kept marks, opened");
+    assert_eq!(world.done(), "fenced, hurried, kept marks, let go of RAM, opened");
 }
 
 #[test]

@@ -33,6 +33,7 @@ pub(super) struct AgentState {
     /// Why the agent cannot write what is to be remembered of the guest.
     pub(super) cannot_set_aside: Option<String>,
     pub(super) lost_tpm_state: Option<String>,
+    pub(super) cannot_fence: Option<String>,
     pub(super) last_words: Option<String>,
     inputs: Vec<Input>,
     /// What the worker had the agent do, in words.
@@ -92,6 +93,13 @@ impl TargetEnvironment for FakeEnvironment {
     }
     fn lost_tpm_state(&self) -> Option<String> {
         self.agent.lock().lost_tpm_state.clone()
+    }
+    fn fence_rails(&self) -> Result<(), String> {
+        self.note_done("fenced");
+        unless(&self.agent.lock().cannot_fence)
+    }
+    fn let_go_of_ram(&mut self) {
+        self.note_done("let go of RAM");
     }
     fn drop_received(&mut self) {
         self.note_done("dropped");
