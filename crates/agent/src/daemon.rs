@@ -306,7 +306,7 @@ impl OwnHost {
 /// Finds whether KVM and rails work, so that the first caller does not wait for that. Without a thread the first call
 /// does.
 fn try_devices(vms: Arc<Vms>, addresses: Addresses) {
-    let _ = std::thread::Builder::new().name("rails".into()).spawn(move || addresses.try_rails());
+    let _ = std::thread::Builder::new().name("try-rails".into()).spawn(move || addresses.try_rails());
     let _ = std::thread::Builder::new().name("kvm".into()).spawn(move || match vms.kvm_works() {
         Ok(()) => {}
         Err(error @ KvmError::Device(std::io::ErrorKind::NotFound)) => info!("guests run under TCG: {error}"),

@@ -273,7 +273,7 @@ pub trait Endpoint {
     /// The provider refuses, or has no immediate data.
     fn write(&self, from: &Slice, to: RemoteMemory, immediate: Option<u32>, token: u64) -> Result<Begun, FabricError>;
 
-    /// Reads the peer's memory.
+    /// Reads the peer's memory. Migrations only write; the bench compares both.
     ///
     /// # Errors
     /// The provider refuses.

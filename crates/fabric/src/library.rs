@@ -118,7 +118,7 @@ impl Library {
         Ok(offers)
     }
 
-    /// Returns what is asked of a provider: messages and one-sided operations both ways, by many threads.
+    /// Returns what is asked of a provider: messages and one-sided operations both ways.
     fn hints(&'static self, provider: Option<&str>) -> Result<OwnedInfo, FabricError> {
         let no_memory = || FabricError::NoMemory("for fi_allocinfo".into());
         // SAFETY: null asks for a new object, as `fi_allocinfo` does.

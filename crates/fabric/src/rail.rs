@@ -308,16 +308,20 @@ impl RailEndpoint {
         })
     }
 
-    fn failure(&self) -> Result<Completion, FabricError> {
+    /// Returns the operation that has failed; `None`: the library knows of none any more.
+    fn failure(&self) -> Result<Option<Completion>, FabricError> {
         // SAFETY: zeros are a valid entry without data of the provider's.
         let mut entry: fi_cq_err_entry = unsafe { zeroed() };
         // SAFETY: the queue lives, and the entry has room for what any release writes.
         let code = unsafe { ((*(*self.queue.raw()).ops).readerr)(self.queue.raw(), &mut entry, 0) };
-        if code < 0 && code != -FI_EAGAIN {
+        if code == -FI_EAGAIN {
+            return Ok(None);
+        }
+        if code < 0 {
             return Err(self.library().error("fi_cq_readerr", code));
         }
         let why = self.library().error("an operation failed", entry.err as isize);
-        Ok(Completion::Failed { token: self.end(entry.op_context), why })
+        Ok(Some(Completion::Failed { token: self.end(entry.op_context), why }))
     }
 
     /// Returns what the provider can do.
@@ -471,7 +475,7 @@ impl RailEndpoint {
             self.idle_waits.set(0);
         }
         if count == -FI_EAVAIL {
-            completions.push(self.failure()?);
+            completions.extend(self.failure()?);
             return Ok(());
         }
         if count < 0 && count != -FI_EAGAIN {

@@ -274,7 +274,7 @@ impl Shared {
         }
     }
 
-    /// Ends the queue of a stream that was torn down. Nothing more of the migration goes, so rails plan nothing, either.
+    /// Ends the queue of a stream that was torn down. Nothing more of the migration goes: rails plan nothing, either.
     fn cut_off(&self) {
         self.pages.rails.end();
         self.queue.close();
@@ -328,7 +328,7 @@ impl Shared {
         }
         let deadline = Instant::now() + FENCE_TIME;
         loop {
-            match self.pages.rails.fence(job) {
+            match self.pages.rails.claim_fence(job) {
                 Fencing::Done => break,
                 Fencing::Ask(message) => {
                     let record = page_record::note(&message).map_err(|why| NotSent::Failed(why.into()))?;

@@ -104,7 +104,7 @@ impl RailRegions {
         }
         drop(state);
         let (state, blocks) = (self.0.clone(), blocks.clone());
-        let opened = spawn("rails", move || {
+        let opened = spawn("register", move || {
             serve(&state, offer, paths, &blocks);
             state.lock().news.done += 1;
         });
@@ -159,8 +159,8 @@ impl RailRegions {
         }
     }
 
-    /// Closes all rails for good, and lets go of their memory, in the background: to unpin much of it takes a while, and
-    /// a process that is known to have closed an endpoint is given that.
+    /// Closes all rails for good, and lets go of their memory, in the background. To unpin much of that takes a while,
+    /// which a process is given that is known to have closed its endpoint.
     pub(super) fn let_go(&self) {
         let mut state = self.0.lock();
         state.is_over = true;

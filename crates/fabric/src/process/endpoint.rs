@@ -321,7 +321,8 @@ impl Drop for ProcessEndpoint {
         self.link.channel.end();
         let (link, process) = (self.link.clone(), self.process.clone());
         let patience = if self.is_closed.load(Ordering::Relaxed) { LET_GO_TIME } else { END_TIME };
-        let _ = thread::Builder::new().name("reaper".into()).spawn(move || end(&link.channel, &process, patience));
+        let _ =
+            thread::Builder::new().name("endpoint-end".into()).spawn(move || end(&link.channel, &process, patience));
     }
 }
 

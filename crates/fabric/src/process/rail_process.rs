@@ -62,7 +62,7 @@ impl RailProcess {
         // On Linux before 5.3 who needs the process next finds that it has ended.
         if let Ok(pidfd) = pidfd {
             let process = Arc::downgrade(&process);
-            let _ = thread::Builder::new().name("reaper".into()).spawn(move || reap(&pidfd, &process));
+            let _ = thread::Builder::new().name("rail-reaper".into()).spawn(move || reap(&pidfd, &process));
         }
         Ok(process)
     }
@@ -114,7 +114,7 @@ impl Drop for RailProcess {
                 let _ = child.wait();
             }
         };
-        let _ = thread::Builder::new().name("reaper".into()).spawn(end);
+        let _ = thread::Builder::new().name("rail-end".into()).spawn(end);
     }
 }
 

@@ -768,6 +768,8 @@ mod tests {
         };
         assert_eq!(met(full, &[with(2)]), Some(true));
         assert_eq!(met(full, &[with(9)]), Some(false));
+        assert_eq!(met(full, &[with(9), with(2), with(2)]), Some(true), "the median counts");
+        assert_eq!(met(full, &[with(9), with(9), with(2)]), Some(false));
         assert_eq!(met(full, &[Run { link_bps: vec![None], ..with(2) }]), None);
     }
 

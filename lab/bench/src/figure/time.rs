@@ -159,10 +159,15 @@ pub(super) fn full_within(data: Data<'_>, stage: &'static str, share: f64, secon
         let full = (from..samples.t_s.len()).find(is_full);
         Some(full.map_or(f64::INFINITY, |at| (since(at) - first).max(0.0)))
     };
-    let worst = data.of(stage, data.subject).filter_map(after).reduce(f64::max);
+    let all: Vec<f64> = data.of(stage, data.subject).filter_map(after).collect();
+    let told = |median: f64| {
+        let most = all.iter().copied().fold(median, f64::max);
+        let (median_words, most_words) = (measured::seconds(median), measured::seconds(most));
+        (median, format!("{median_words} in the median of {} ({most_words} at most)", all.len()))
+    };
     part(
         figure(stage, format!("{} of the links used within {seconds} s of the first byte", measured::percent(share))),
         AtMost(seconds),
-        worst.map(|worst| (worst, measured::seconds(worst))).ok_or("no run has samples of links with a rate".into()),
+        median(&all).map(told).ok_or("no run has samples of links with a rate".into()),
     )
 }

@@ -16,6 +16,7 @@ use skein_pages::page_record::BlockInfo;
 use super::*;
 use crate::find_ram::FindRam;
 use crate::rail_paths::fake::FakePaths;
+use crate::target::TargetPages;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -24,6 +25,8 @@ const SLICE_PAGES: u32 = 4;
 /// Which part of its file the guest's RAM is, and how many pages the file has.
 const EXTENT: Range<u64> = 2 * PAGE..12 * PAGE;
 const FILE_PAGES: usize = 13;
+/// The key of the pages' marks.
+const KEY: [u8; 16] = [5; 16];
 /// The token of all operations: there is one at a time.
 const TOKEN: u64 = 7;
 
@@ -65,6 +68,18 @@ impl Ram for FileRam {
     }
 }
 
+fn block() -> BlockInfo {
+    BlockInfo { name: "ram".into(), bytes: EXTENT.end - EXTENT.start }
+}
+
+/// Returns the file in which a guest's RAM lies, and how the target finds that.
+fn guest(is_known: bool) -> (Arc<File>, FindRam) {
+    let file = Arc::new(File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap()));
+    file.set_len(FILE_PAGES as u64 * PAGE).unwrap();
+    let found = file.clone();
+    (file, Box::new(move |_| Ok(Box::new(FileRam { file: found.clone(), is_known }))))
+}
+
 /// A target: the RAM of a guest that comes, and rails into it.
 struct Bench {
     file: Arc<File>,
@@ -87,12 +102,8 @@ impl Bench {
     }
 
     fn of(paths: FakePaths, is_known: bool) -> Bench {
-        let file = Arc::new(File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap()));
-        file.set_len(FILE_PAGES as u64 * PAGE).unwrap();
-        let found = file.clone();
-        let find: FindRam = Box::new(move |_| Ok(Box::new(FileRam { file: found.clone(), is_known })));
-        let info = BlockInfo { name: "ram".into(), bytes: EXTENT.end - EXTENT.start };
-        let (blocks, why_not) = Blocks::find(Some(&find), &[5; 16], vec![info], None);
+        let (file, find) = guest(is_known);
+        let (blocks, why_not) = Blocks::find(Some(&find), &KEY, vec![block()], None);
         assert_eq!(why_not, "");
         Bench { file, blocks: Arc::new(blocks), paths: Arc::new(paths), regions: RailRegions::default() }
     }
@@ -430,4 +441,24 @@ fn a_rail_that_is_not_closed_yet_is_not_forgotten() {
     assert!(regions.fence_all().unwrap_err().to_string().contains("rail"));
     regions.0.lock().unclosed = 0;
     regions.fence_all().unwrap();
+}
+
+#[test]
+fn rails_are_closed_before_both_ends_compare() {
+    let (file, find) = guest(true);
+    let pages = TargetPages::new(Some(find), None);
+    pages.choose_direct_blocks(&KEY, vec![block()], None).unwrap();
+    let (blocks, paths) = (pages.blocks().unwrap(), Arc::new(FakePaths::new(1)));
+    let bench = Bench { file, blocks, paths, regions: RailRegions(pages.rails.0.clone()) };
+    let mut peer = Peer::new(&bench, 0);
+    bench.offer(vec![peer.offered(0)]);
+    let told = bench.told(1);
+    peer.connect(0, &told);
+    let slice = told.slices.iter().find(|slice| slice.slice == 1).unwrap();
+    assert!(peer.writes(3, slice, 0));
+    let written = bench.written();
+    assert_eq!(written.len(), 1);
+    pages.compare_all(Default::default()).unwrap();
+    assert!(!peer.writes(4, slice, 1));
+    assert_eq!(bench.written(), written);
 }
