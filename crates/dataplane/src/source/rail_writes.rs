@@ -23,12 +23,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use skein_fabric::{RemoteMemory, SharedEndpoint};
-use skein_guest_ram::Ram;
 use skein_pages::page_record::{PageMessage, RAILS_MAX};
 use skein_pages::{Batch, BatchForm, PAGE_BYTES, PageKind, ToSend};
 use tracing::warn;

@@ -1,9 +1,10 @@
 //! Tests which pages rails write, and a rail over a fabric in memory.
 
 use std::sync::mpsc::sync_channel;
+use std::thread;
 
 use skein_fabric::{Access, Slot};
-use skein_guest_ram::AccessError;
+use skein_guest_ram::{AccessError, Ram};
 use skein_pages::PageRuns;
 use skein_pages::delta::DeltaHead;
 use skein_pages::page_record::WritableSlice;
