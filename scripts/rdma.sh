@@ -417,11 +417,11 @@ tried guest guest-sealed deny
 tried guest guest-one-sided allow
 tried guest guest-one-rail-cut allow on b ip link set eth1 down
 tried guest guest-both-rails-cut allow both_down
-# Other data is wrong, whether or not RDMA began; what else was not as wanted may come of that.
 # What is broken is no matter of time.
 broken=$({ cat ./*.log; on b bash -c 'cat *.log'; } 2>/dev/null |
   grep -m 3 'panicked at\|says what makes no sense\|cannot be loaded' || true)
 [ -z "$broken" ] || { echo "FAILED: $broken"; other=1; }
+# Other data is wrong, whether or not RDMA began; what else was not as wanted may come of that.
 [ $other = 0 ] || exit 1
 [ $late = 0 ] || exit $is_late
 [ $wrong = 0 ] || exit 1

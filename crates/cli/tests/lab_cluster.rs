@@ -82,7 +82,6 @@ fn a_host_is_drained_and_its_guests_come_home() {
     world.cluster.check();
 }
 
-/// Waits until an operation is over, and returns it.
 /// Collects what comes by a pipe, from now on.
 fn collected(mut pipe: impl Read + Send + 'static) -> Arc<Mutex<Vec<u8>>> {
     let all = Arc::new(Mutex::new(Vec::new()));
@@ -133,6 +132,7 @@ fn a_console_is_had_from_any_host_and_goes_on_where_its_guest_moves() {
     world.cluster.check();
 }
 
+/// Waits until an operation is over, and returns it.
 fn ended(world: &Controlled, id: &str) -> Value {
     let show = || world.json(&["operation", "show", id, "--json"]);
     world.waits("the operation is over", || !show()["ended"].is_null());

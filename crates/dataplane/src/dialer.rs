@@ -263,7 +263,7 @@ impl Dialer {
                 remote: state.pair.remote.clone(),
                 carries: state.carries,
                 is_up,
-                is_settled: has_failed || (is_up && data >= wanted && !state.dialling && !state.is_opening_rail),
+                is_settled: has_failed || (is_up && data >= wanted && !state.is_worked_on()),
                 over_rdma: self.live.rdma_connections(state.path) > 0,
                 no_rdma: self.why_no_rdma(state),
             }
@@ -353,7 +353,7 @@ impl Dialer {
         let ends: BTreeSet<Ends> = wanted.iter().map(Pair::ends).collect();
         let mut paths = self.lock();
         paths.retain(|ends_of, state| {
-            let keep = ends.contains(ends_of) || state.dialling || state.is_opening_rail;
+            let keep = ends.contains(ends_of) || state.is_worked_on();
             if !keep && state.has_worked {
                 let shown = shown(&state.pair);
                 let session = self.live.id;
@@ -446,10 +446,10 @@ impl Dialer {
             if has_rail && is_held_off {
                 return self.live.drop_rdma(state.path);
             }
-            let (dialer, pair) = (self.clone(), pair.clone());
             if state.is_opening_rail {
                 return;
             }
+            let (dialer, pair) = (self.clone(), pair.clone());
             if connections > 0 && !has_rail && self.may_have_rail(&pair, state) {
                 let (path, packets) = (state.path, state.packets.and_then(|(packets, ..)| packets.limit()));
                 state.is_opening_rail = spawn("rail", move || dialer.open_rail(&pair, path, packets)).is_ok();

@@ -70,6 +70,11 @@ impl PathState {
         }
     }
 
+    /// Returns whether a thread opens connections of the path.
+    pub(crate) fn is_worked_on(&self) -> bool {
+        self.dialling || self.is_opening_rail
+    }
+
     /// Returns the bond's members if the connections' ports choose among them.
     pub(crate) fn members(&self) -> u32 {
         let bond = self.carriers.as_ref().and_then(|carriers| carriers.bond.as_ref());

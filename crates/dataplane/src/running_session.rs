@@ -38,7 +38,7 @@ const CAPACITY_WAIT: Duration = Duration::from_secs(1);
 pub(crate) const LAST_WORDS_TIME: Duration = Duration::from_secs(5);
 /// Bounds the goodbye and the peer's own end. On a busy host a thread may wait a second for a core, in tests longer.
 const BYE_TIME: Duration = Duration::from_secs(if cfg!(test) { 10 } else { 2 });
-/// How long a connection over RDMA lasts at least that the other end has not refused to carry on.
+/// A connection over RDMA that the other end drops sooner than this after its begin counts as failed.
 const SHORT_LIVED: Duration = Duration::from_secs(10);
 
 /// A stream that the peer opened.

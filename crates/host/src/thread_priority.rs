@@ -35,25 +35,26 @@ mod tests {
         getpriority_process(Some(gettid())).unwrap()
     }
 
+    /// Returns the niceness of a thread that has changed its priority so.
+    fn nice_after(change: fn()) -> i32 {
+        let changed = std::thread::spawn(move || {
+            change();
+            nice()
+        });
+        changed.join().unwrap()
+    }
+
     #[test]
     fn is_lowered_for_the_calling_thread_alone() {
         let before = nice();
-        let lowered = std::thread::spawn(move || {
-            lower_thread_priority();
-            nice()
-        });
-        assert_eq!(lowered.join().unwrap(), before.max(LOWERED_NICENESS));
+        assert_eq!(nice_after(lower_thread_priority), before.max(LOWERED_NICENESS));
         assert_eq!(nice(), before);
     }
 
     #[test]
     fn is_raised_for_the_calling_thread_alone() {
         let before = nice();
-        let promptly = std::thread::spawn(move || {
-            raise_thread_priority();
-            nice()
-        });
-        let promptly = promptly.join().unwrap();
+        let promptly = nice_after(raise_thread_priority);
         assert!(
             promptly == RAISED_NICENESS || promptly == before && !rustix::process::geteuid().is_root(),
             "{promptly}"

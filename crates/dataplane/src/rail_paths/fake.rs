@@ -60,7 +60,7 @@ impl RailPaths for FakePaths {
 
     fn open(&self, path: u32) -> Result<SharedEndpoint, FabricError> {
         let fabric = self.fabrics.get(path as usize);
-        let fabric = fabric.ok_or_else(|| FabricError::NoLibrary("there is no such path".into()))?;
+        let fabric = fabric.ok_or_else(|| FabricError::Refused("there is no such path".into()))?;
         self.opened.fetch_add(1, SeqCst);
         Ok(fabric.endpoint())
     }

@@ -108,8 +108,7 @@ impl Outbox {
         if !source.rails.are_open() {
             return self.send_batch(batch.with_deltas(version, to_send));
         }
-        let is_over = || self.shared.live.lock().core.is_reset(self.shared.id);
-        if !source.rails.wait_clear(place.block, place.pages(), is_over) {
+        if !source.rails.wait_clear(place.block, place.pages(), || self.shared.is_reset()) {
             return Err(NotSent::Over);
         }
         if let Some(message) = source.rails.to_say() {
@@ -130,11 +129,10 @@ impl Outbox {
 
     /// Has a rail write some of a batch's pages.
     fn write(&mut self, planned: PlannedWrite, batch: Batch) -> Result<(), NotSent> {
-        let (live, id) = (&self.shared.live, self.shared.id);
         let pages = &self.shared.pages;
         add(&pages.counts.pages, batch.kinds.len());
         add(&pages.counts.zero_pages, PageKind::Zero.count(&batch.kinds));
-        pages.rate().wait(planned.bytes(), || live.lock().core.is_reset(id));
+        pages.rate().wait(planned.bytes(), || self.shared.is_reset());
         self.enqueue_up_to(QueueEntry::Write(pages.rails.begin(planned, batch)), WRITING_BYTES)
     }
 
@@ -274,6 +272,11 @@ impl Shared {
         }
     }
 
+    /// Returns whether the stream was torn down.
+    fn is_reset(&self) -> bool {
+        self.live.lock().core.is_reset(self.id)
+    }
+
     /// Ends the queue of a stream that was torn down. Nothing more of the migration goes: rails plan nothing, either.
     fn cut_off(&self) {
         self.pages.rails.end();
@@ -295,8 +298,8 @@ impl Shared {
     /// Waits until the limits allow so many bytes and the session takes them. Returns `None` if it never will.
     fn wait_for_capacity(&self, bytes: usize) -> Option<Capacity> {
         // The limits come first: capacity that is granted and not used yet holds up other streams.
-        let is_over = || self.live.lock().core.is_reset(self.id);
-        let mut capacity = if self.pages.rate().wait(bytes, is_over) { Capacity::Awaited } else { Capacity::AtOnce };
+        let mut capacity =
+            if self.pages.rate().wait(bytes, || self.is_reset()) { Capacity::Awaited } else { Capacity::AtOnce };
         self.live.wait_for_capacity(self.id, &self.writable, |core, now| {
             let found = core.takes(now, self.id, bytes).then_some(capacity);
             capacity = Capacity::Awaited;
@@ -335,7 +338,7 @@ impl Shared {
                     self.wait_for_capacity(record.len()).ok_or(NotSent::Over)?;
                     self.submit(record.len(), vec![record]);
                 }
-                Fencing::Wait if self.live.lock().core.is_reset(self.id) => return Err(NotSent::Over),
+                Fencing::Wait if self.is_reset() => return Err(NotSent::Over),
                 Fencing::Wait if Instant::now() >= deadline => {
                     let (awaited, after) = (Awaited::Fence, FENCE_TIME);
                     return Err(NotSent::Failed(SourceError::Late { awaited, after }));

@@ -19,7 +19,7 @@ mod opening;
 mod slices;
 mod writer;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -311,14 +311,10 @@ impl RailWrites {
             return None;
         }
         // A rail that could register no memory there has no share of this.
-        let of_batch: BTreeSet<u32> = place.pages().map(|page| state.slice_of(page)).collect();
-        let has_memory = |rail: &usize| {
-            let of_slice = |slice: &u32| state.slices.get(&(place.block, *slice));
-            of_batch.iter().filter_map(of_slice).any(|of| of.contains_key(rail))
-        };
-        let is_open = |rail: &usize| state.rails[*rail].status == RailStatus::Open && has_memory(rail);
-        let open = (0..state.rails.len()).filter(is_open).count();
-        let rail = (0..state.rails.len()).filter(is_open).min_by_key(|rail| state.rails[*rail].load)?;
+        let has_memory = |rail: usize| place.pages().any(|page| state.place(rail, place.block, page).is_some());
+        let is_open = |rail: &usize| state.rails[*rail].status == RailStatus::Open && has_memory(*rail);
+        let open: Vec<usize> = (0..state.rails.len()).filter(is_open).collect();
+        let rail = open.iter().copied().min_by_key(|rail| state.rails[*rail].load)?;
         let may_write = |nth: usize| match to_send[nth] {
             ToSend::Whole { before, mark } if batch.kinds[nth] == PageKind::Stored => {
                 before.is_none_or(|before| before < written_through).then_some(mark)
@@ -348,7 +344,7 @@ impl RailWrites {
         }
         // Paths without a rail have their share: what is not written goes over connections.
         state.batches = state.batches.wrapping_add(1);
-        if state.batches % state.data_paths.max(1) >= open {
+        if state.batches % state.data_paths.max(1) >= open.len() {
             return None;
         }
         state.under_way.extend(planned.pages());

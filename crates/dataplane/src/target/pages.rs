@@ -131,8 +131,9 @@ impl TargetPages {
     /// Lets go of the guest's RAM: QEMU has all of it, or it is needed no more. Nothing is written any more.
     pub fn let_go(&self) {
         self.rails.let_go();
-        let blocks = self.state.lock().blocks.take();
-        let _ = spawn("unmap", move || drop(blocks));
+        if let Some(blocks) = self.state.lock().blocks.take() {
+            let _ = spawn("unmap", move || drop(blocks));
+        }
     }
 
     /// Returns the marks of the pages with which the guest came on this trip, for its way back. Returns them once.

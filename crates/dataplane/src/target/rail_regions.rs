@@ -183,9 +183,7 @@ impl RailRegions {
         self.0.lock().unclosed -= 1;
         Ok(())
     }
-}
 
-impl RailRegions {
     /// Opens no rail from now on: QEMU may give parts of the RAM back.
     pub(super) fn bar(&self) {
         let mut state = self.0.lock();

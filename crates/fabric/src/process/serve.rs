@@ -287,8 +287,8 @@ fn open(providers: &[String], at: IpAddr) -> Result<Option<RailEndpoint>, Fabric
 /// Returns why none of these devices is used: it is not known which of several belongs to a NIC.
 fn several<'a>(devices: impl Iterator<Item = &'a str>) -> Option<String> {
     let devices: BTreeSet<&str> = devices.collect();
-    let names = || devices.iter().copied().collect::<Vec<_>>().join(", ");
-    (devices.len() > 1).then(|| format!("which of the devices {} is this NIC's is not known", names()))
+    let names = devices.into_iter().collect::<Vec<_>>();
+    (names.len() > 1).then(|| format!("which of the devices {} is this NIC's is not known", names.join(", ")))
 }
 
 #[cfg(test)]

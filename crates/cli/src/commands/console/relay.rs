@@ -157,7 +157,7 @@ impl Shared {
         let answer = self.controller.console(&ConsoleAsk { session: id.clone(), step, ..ConsoleAsk::default() })?;
         let host = answer.host;
         if answer.view.state == ConsoleState::Held {
-            let holder = clean_line(&answer.view.holder.unwrap_or_else(|| "somebody else".into()));
+            let holder = holder(&answer.view);
             bail!("{holder} has the console, and one has it at a time: --take-over takes it");
         }
         if answer.view.state != ConsoleState::Open {
@@ -189,7 +189,7 @@ impl Shared {
             let answer = match self.controller.console(&asked) {
                 Ok(answer) => answer,
                 // As of a VM that is off, or on its way.
-                Err(error) if error.status() == Some(409) => match self.reopen(RESTART_TIME)? {
+                Err(error) if is_not_now(&error) => match self.reopen(RESTART_TIME)? {
                     true => continue,
                     false => return Ok(()),
                 },
@@ -212,10 +212,7 @@ impl Shared {
             self.take(&mut self.session.lock(), &answer.view);
             match answer.view.state {
                 ConsoleState::Open => {}
-                ConsoleState::Held => {
-                    let holder = clean_line(&answer.view.holder.unwrap_or_else(|| "somebody else".into()));
-                    bail!("{holder} has taken it");
-                }
+                ConsoleState::Held => bail!("{} has taken it", holder(&answer.view)),
                 ConsoleState::Closed if !self.reopen(RESTART_TIME)? => return Ok(()),
                 ConsoleState::Unknown if !self.reopen(Duration::ZERO)? => return Ok(()),
                 ConsoleState::Closed | ConsoleState::Unknown => {}
@@ -336,9 +333,19 @@ impl Shared {
     }
 }
 
+/// Returns who else has the console.
+fn holder(view: &ConsoleView) -> String {
+    clean_line(view.holder.as_deref().unwrap_or("somebody else"))
+}
+
+/// Returns whether the VM has no console at the moment.
+fn is_not_now(error: &ControllerError) -> bool {
+    error.status() == Some(409)
+}
+
 /// Returns whether the same may succeed soon.
 fn is_passing(error: &anyhow::Error) -> bool {
-    let passes = |error: &ControllerError| error.may_pass() || error.status() == Some(409);
+    let passes = |error: &ControllerError| error.may_pass() || is_not_now(error);
     error.downcast_ref::<ControllerError>().is_some_and(passes)
 }
 

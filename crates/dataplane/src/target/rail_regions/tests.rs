@@ -229,18 +229,24 @@ impl Held {
     }
 }
 
+/// Returns a target with a rail that is open at both ends, and what the source was told of that.
+fn one_rail() -> (Bench, Peer, Told) {
+    let bench = Bench::new(1);
+    let peer = Peer::new(&bench, 0);
+    bench.offer(vec![peer.offered(0)]);
+    let told = bench.told(1);
+    peer.connect(0, &told);
+    (bench, peer, told)
+}
+
 fn holders(regions: &[Arc<dyn Region>]) -> Vec<usize> {
     regions.iter().map(Arc::strong_count).collect()
 }
 
 #[test]
 fn what_a_source_writes_lands_until_the_fence_and_changes_nothing_after_it() {
-    let bench = Bench::new(1);
-    let mut peer = Peer::new(&bench, 0);
-    bench.offer(vec![peer.offered(0)]);
-    let told = bench.told(1);
+    let (bench, mut peer, told) = one_rail();
     assert!(told.refused.is_empty(), "{:?}", told.refused);
-    peer.connect(0, &told);
     let [first, second, last] = &told.slices[..] else { panic!("{:?}", told.slices) };
     assert_eq!([first, second, last].map(|of| (of.rail, of.block, of.slice)), [(0, 0, 0), (0, 0, 1), (0, 0, 2)]);
     assert!(peer.writes(1, first, 0) && peer.writes(2, second, 3) && peer.writes(3, last, 1));
@@ -279,11 +285,7 @@ fn memory_stays_registered_after_the_fence_until_it_is_let_go() {
 
 #[test]
 fn rails_that_nobody_has_fenced_are_closed_when_their_memory_is_let_go() {
-    let bench = Bench::new(1);
-    let mut peer = Peer::new(&bench, 0);
-    bench.offer(vec![peer.offered(0)]);
-    let told = bench.told(1);
-    peer.connect(0, &told);
+    let (bench, mut peer, told) = one_rail();
     let held = Held::of(&bench, 0);
     bench.regions.let_go();
     held.wait_until_gone();
